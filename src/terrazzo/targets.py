@@ -1,0 +1,392 @@
+"""Targets: a log-probability on a space, probed before anything long starts.
+
+A `Target` is log pi(theta), unnormalised, evaluated pointwise on flat integers (DESIGN section 1), with what is known
+about it: whether it can be differentiated at real theta, its cheap conditionals, its interaction graph.
+JAX hides mistakes (NaN, vector-valued functions, indices out of range all run), so every target is probed.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import checkify
+from jaxtyping import Array, Float, Int
+
+from terrazzo.errors import GradientError, StartError, TargetError
+from terrazzo.spaces import Space, as_space
+
+NUM_PROBES = 6
+MAX_REDRAWS = 100
+
+
+class BlackBox:
+    """A plain Python or NumPy log-probability, evaluated on the host in batches. Build it with `blackbox`."""
+
+    def __init__(self, fn: Callable, *, vectorized: bool = False):
+        if not callable(fn):
+            raise TargetError("blackbox", f"needs a function, got {type(fn).__name__}", "e.g. tz.blackbox(my_log_prob)")
+        self.fn = fn
+        self.vectorized = vectorized
+        self.last_error: BaseException | None = None  # a host callback cannot raise cleanly through XLA
+
+    def evaluate(self, space: Space, theta: np.ndarray) -> np.ndarray:
+        """log pi of flat configurations with any leading axes; raises what the user's function raises."""
+        rows = np.asarray(theta).reshape(-1, space.num_dims)
+        if self.vectorized:
+            values = np.asarray(self.fn(space.unflatten(rows)), float)
+            if values.shape != (len(rows),):
+                raise TargetError(
+                    "log_prob", f"returned shape {values.shape} for {len(rows)} configurations", "one number each"
+                )
+        else:
+            values = np.array([_as_python_float(self.fn(space.unflatten(row))) for row in rows])
+        return values.reshape(np.shape(theta)[:-1])
+
+    def evaluate_quietly(self, space: Space, theta: np.ndarray) -> np.ndarray:
+        """As `evaluate`, but an exception is remembered and gives NaN: for use inside a host callback."""
+        try:
+            return self.evaluate(space, theta)
+        except Exception as error:
+            self.last_error = error
+            return np.full(np.shape(theta)[:-1], np.nan)
+
+
+def _as_python_float(value: Any) -> float:
+    array = np.asarray(value)
+    if array.shape != () or array.dtype.kind not in "fiu":
+        raise TargetError(
+            "log_prob", f"returned {array.dtype} of shape {array.shape}, not a number", "return one float"
+        )
+    return float(array)
+
+
+def blackbox(fn: Callable, *, vectorized: bool = False) -> BlackBox:
+    """Marks a log-probability that JAX cannot trace (plain Python, NumPy, a call to another program).
+
+    It is evaluated on the host, a whole batch of configurations per call. Black-box targets have no gradient.
+
+    Args:
+        fn: Takes one configuration (NumPy) and returns a number.
+        vectorized: Whether `fn` takes a batch (leading axis) and returns a vector.
+
+    >>> box = blackbox(lambda theta: -float(theta.sum()))
+    >>> box.vectorized
+    False
+    """
+    return BlackBox(fn, vectorized=vectorized)
+
+
+class Target(eqx.Module):
+    """An unnormalised log-probability on a `Space`.
+
+    Args:
+        log_prob: Takes one configuration (a plain array for a single unnamed variable, else a dict) and returns a
+            scalar; or a `blackbox`. An `eqx.Module` keeps its arrays as traced leaves, so that two data sets of the
+            same shape share their compiled code.
+        space: A `Space` or a single variable.
+        vectorized: Whether `log_prob` takes a batch with a leading axis and returns a vector.
+        site_logits: Optional cheap conditionals: `site_logits(theta, i)` returns, for flat theta and a coordinate i,
+            log pi with theta_i set to 0..K_max-1, up to a constant (entries beyond K_i are ignored).
+        one_hot_log_prob: Optional log-probability of a (d, K_max) array of (relaxed) one-hot rows, for
+            gradient-informed moves of unordered variables.
+        colours: Optional colouring of the interaction graph: int[d]; coordinates of one colour do not interact.
+        probe: Whether to check the function now (recommended; takes a fraction of a second).
+
+    >>> import jax.numpy as jnp, terrazzo as tz
+    >>> target = Target(lambda theta: jnp.sum(theta * 0.5), tz.binary(3))
+    >>> float(target.log_prob(jnp.array([1, 0, 1])))
+    1.0
+    """
+
+    space: Space = eqx.field(static=True)
+    log_prob_fn: Any
+    site_logits_fn: Any
+    one_hot_fn: Any
+    colours: tuple[int, ...] | None = eqx.field(static=True)
+    vectorized: bool = eqx.field(static=True)
+    has_gradient: bool = eqx.field(static=True)
+    inverse_temperature: Any
+
+    def __init__(
+        self,
+        log_prob: Callable | BlackBox,
+        space: Any,
+        *,
+        vectorized: bool = False,
+        site_logits: Callable | None = None,
+        one_hot_log_prob: Callable | None = None,
+        colours: Any = None,
+        probe: bool = True,
+    ):
+        self.space = as_space(space)
+        if not callable(log_prob) and not isinstance(log_prob, BlackBox):
+            raise TargetError(
+                "log_prob", f"must be a function of a configuration, got {type(log_prob).__name__}", "pass a function"
+            )
+        self.log_prob_fn = log_prob
+        self.site_logits_fn = site_logits
+        self.one_hot_fn = one_hot_log_prob
+        self.colours = None if colours is None else _checked_colours(colours, self.space)
+        self.vectorized = bool(vectorized)
+        self.has_gradient = False
+        self.inverse_temperature = None
+        if probe:
+            _probe_values(self)
+            self.has_gradient = _probe_gradient(self)
+
+    @property
+    def is_blackbox(self) -> bool:
+        return isinstance(self.log_prob_fn, BlackBox)
+
+    def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        """log pi at one flat configuration.
+
+        -inf means impossible. NaN and +inf both come out as +inf: a chain that meets one stays on it, where the
+        end-of-chunk check of `inference` finds it and reports the configuration.
+        """
+        if self.is_blackbox:
+            value = jax.pure_callback(
+                lambda t: self.log_prob_fn.evaluate_quietly(self.space, np.asarray(t)).astype(jnp.result_type(float)),
+                jax.ShapeDtypeStruct((), jnp.result_type(float)),
+                theta,
+                vmap_method="broadcast_all",
+            )
+        else:
+            value = self._traced(theta)
+        return self._tempered(jnp.where(jnp.isnan(value), jnp.inf, value))
+
+    def tempered(self, inverse_temperature: Any) -> "Target":
+        """The target pi^beta, with beta = `inverse_temperature` (may be traced); impossible stays impossible at 0.
+
+        Tempering is from the untempered target: `target.tempered(0.5).tempered(0.1)` has beta = 0.1.
+        """
+        beta = jnp.asarray(inverse_temperature, jnp.result_type(float))
+        return eqx.tree_at(lambda t: t.inverse_temperature, self, beta, is_leaf=lambda x: x is None)
+
+    def _tempered(self, value: Array) -> Array:
+        if self.inverse_temperature is None:
+            return value
+        return jnp.where(jnp.isinf(value), value, self.inverse_temperature * value)
+
+    def site_logits(self, theta: Int[Array, " dim"], i: Int[Array, ""]) -> Float[Array, " max_size"]:
+        """log pi with theta_i set to 0..K_max-1, up to a constant; -inf beyond K_i.
+
+        Uses the target's own `site_logits` where it has one, else evaluates all K_max candidates in one batch.
+        """
+        values = jnp.arange(self.space.max_size, dtype=theta.dtype)
+        size = jnp.asarray(self.space.sizes)[i]
+        if self.site_logits_fn is None:
+            inside = jnp.minimum(values, size - 1)
+            logits = jax.vmap(lambda k: self.log_prob(theta.at[i].set(k)))(inside)
+        else:
+            with jax.default_matmul_precision("highest"):
+                logits = self._tempered(self.site_logits_fn(theta, i).astype(jnp.result_type(float)))
+        return jnp.where(values < size, logits, -jnp.inf)
+
+    def log_prob_relaxed(self, theta: Float[Array, " dim"]) -> Float[Array, ""]:
+        """log pi at real theta, for gradients (straight-through training, gradient-informed proposals)."""
+        if not self.has_gradient:
+            raise GradientError(
+                "log_prob",
+                "cannot be differentiated at real theta",
+                "write it with differentiable operations on theta, or choose a method that needs no gradient",
+            )
+        return self._tempered(self._traced(theta))
+
+    def _traced(self, theta: Array) -> Float[Array, ""]:
+        values = self.space.unflatten(theta)
+        with jax.default_matmul_precision("highest"):  # TF32 would be wrong by whole nats at log pi ~ 5000
+            if self.vectorized:
+                values = jax.tree.map(lambda v: v[None], values)
+                out = self.log_prob_fn(values)[0]
+            else:
+                out = self.log_prob_fn(values)
+        return jnp.asarray(out).astype(jnp.result_type(float))
+
+    def possible_starts(self, key: Array, num_chains: int) -> Int[Array, "chain dim"]:
+        """Uniform configurations of positive probability: impossible ones are redrawn up to 100 times."""
+        theta, log_prob = _draw_starts(self, key, num_chains)
+        bad = np.asarray(log_prob) == np.inf
+        if bad.any():
+            raise non_finite_error(self, np.asarray(theta)[bad.argmax()])
+        if (np.asarray(log_prob) == -np.inf).any():
+            raise StartError(
+                "log_prob",
+                f"is -inf at all of {MAX_REDRAWS} random configurations for at least one chain",
+                "pass init=... with a configuration of positive probability",
+            )
+        return theta
+
+
+@eqx.filter_jit
+def _draw_starts(target: Target, key: Array, num_chains: int) -> tuple[Array, Array]:
+    def redraw(carry):
+        count, theta, log_prob = carry
+        fresh = target.space.random(jax.random.fold_in(key, count), (num_chains,))
+        fresh_log_prob = jax.vmap(target.log_prob)(fresh)
+        is_impossible = log_prob == -jnp.inf
+        return (
+            count + 1,
+            jnp.where(is_impossible[:, None], fresh, theta),
+            jnp.where(is_impossible, fresh_log_prob, log_prob),
+        )
+
+    start = (0, jnp.zeros((num_chains, target.space.num_dims), jnp.int32), jnp.full(num_chains, -jnp.inf))
+    _, theta, log_prob = jax.lax.while_loop(
+        lambda c: (c[0] < MAX_REDRAWS) & jnp.any(c[2] == -jnp.inf), redraw, start
+    )
+    return theta, log_prob
+
+
+# ---- probing
+
+
+def _describe(space: Space, theta: np.ndarray) -> str:
+    values = space.unflatten(np.asarray(theta))
+    text = np.array2string(values, threshold=12) if space.is_plain else str({k: v.tolist() for k, v in values.items()})
+    return " ".join(text.split())[:160]
+
+
+def non_finite_error(target: Target, theta: np.ndarray) -> TargetError:
+    """The error for a NaN or +inf log-probability met at `theta` (or for a black box that raised there)."""
+    theta = np.asarray(theta)
+    if target.is_blackbox:
+        if target.log_prob_fn.last_error is not None:
+            return _raised_error(target.log_prob_fn.last_error, target.space, theta)
+        value = float(target.log_prob_fn.evaluate_quietly(target.space, theta))
+    else:
+        value = float(target._traced(jnp.asarray(theta, jnp.int32)))
+    return TargetError(
+        "log_prob",
+        f"returned {value} at theta = {_describe(target.space, theta)}",
+        "return -inf for impossible configurations; NaN and +inf are errors",
+    )
+
+
+def _raised_error(error: BaseException, space: Space, theta: np.ndarray | None = None) -> TargetError:
+    if isinstance(error, TargetError):
+        return error
+    where = "" if theta is None else f" at theta = {_describe(space, theta)}"
+    if isinstance(
+        error,
+        jax.errors.ConcretizationTypeError
+        | jax.errors.TracerArrayConversionError
+        | jax.errors.TracerBoolConversionError
+        | jax.errors.TracerIntegerConversionError,
+    ):
+        return TargetError(
+            "log_prob",
+            "cannot be traced by JAX (it uses NumPy, float() or a Python `if` on theta)",
+            "write it with jax.numpy, or wrap it: tz.blackbox(log_prob)",
+        )
+    text = " ".join(str(error).split())[:200]
+    return TargetError(
+        "log_prob", f"raised {type(error).__name__}: {text}{where}", "call it by hand on one configuration to debug it"
+    )
+
+
+def _probe_points(space: Space) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    inner = rng.integers(0, space.sizes, (NUM_PROBES, space.num_dims))
+    return np.concatenate([np.zeros((1, space.num_dims)), space.sizes[None] - 1, inner]).astype(np.int32)
+
+
+def _probe_values(target: Target) -> None:
+    points = _probe_points(target.space)
+    if target.is_blackbox:
+        for theta in points:
+            try:
+                value = target.log_prob_fn.evaluate(target.space, theta)
+            except Exception as error:
+                raise _raised_error(error, target.space, theta) from None
+            if np.isnan(value) or value == np.inf:
+                raise non_finite_error(target, theta)
+        return
+    _probe_shape(target)
+    try:
+        checked = checkify.checkify(target._traced, errors=checkify.index_checks)
+        errors, values = jax.jit(jax.vmap(checked))(jnp.asarray(points))
+        message = errors.get()
+    except Exception:  # checkify does not know every primitive; the plain evaluation below does
+        message = None
+        try:
+            values = jax.jit(jax.vmap(target._traced))(jnp.asarray(points))
+        except Exception as error:
+            raise _raised_error(error, target.space) from None
+    if message is not None:
+        detail = " ".join(message.split("\n")[0].split())
+        detail = detail.split("out-of-bounds indexing")[-1][:120]
+        raise TargetError(
+            "log_prob",
+            f"indexes outside a table for values of this space ({detail.strip()})",
+            "JAX would clip the index silently: check the table's length against the variable's size",
+        )
+    values = np.asarray(values)
+    bad = np.isnan(values) | (values == np.inf)
+    if bad.any():
+        raise non_finite_error(target, points[bad.argmax()])
+
+
+def _probe_shape(target: Target) -> None:
+    space, dtype = target.space, jnp.int32
+    example = space.unflatten(jnp.zeros(space.num_dims, dtype))
+    if target.vectorized:
+        example = jax.tree.map(lambda v: jnp.zeros((3, *v.shape), dtype), example)
+    try:
+        out = jax.eval_shape(target.log_prob_fn, example)
+    except Exception as error:
+        raise _raised_error(error, space) from None
+    wanted = (3,) if target.vectorized else ()
+    shape, kind = getattr(out, "shape", None), getattr(out, "dtype", None)
+    if shape is None:
+        raise TargetError("log_prob", f"returned {type(out).__name__}, not a number", "return one scalar")
+    if shape != wanted:
+        what = "a batch of 3 configurations" if target.vectorized else "one configuration"
+        raise TargetError(
+            "log_prob",
+            f"returned shape {shape} for {what}, expected {wanted}",
+            "sum over the last axes" if len(shape) > len(wanted) else "return one number per configuration",
+        )
+    if kind == jnp.bool_ or not jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.complexfloating):
+        raise TargetError("log_prob", f"returned dtype {kind}", "return a real number (a float)")
+
+
+def _probe_gradient(target: Target) -> bool:
+    """Whether log pi can be evaluated and differentiated at real theta, and the gradient says something."""
+    if target.is_blackbox:
+        return False
+    points = jnp.asarray(_probe_points(target.space))
+    real = points.astype(jnp.result_type(float))
+    try:
+        values, gradients = jax.jit(jax.vmap(jax.value_and_grad(target._traced)))(real)
+        exact = jax.jit(jax.vmap(target._traced))(points)
+    except Exception:
+        return False
+    values, gradients, exact = np.asarray(values), np.asarray(gradients), np.asarray(exact)
+    possible = np.isfinite(exact)
+    is_same = np.allclose(values[possible], exact[possible], rtol=1e-3, atol=1e-3)
+    finite = np.isfinite(gradients).all(axis=1) & possible
+    return bool(is_same and finite.any() and np.abs(gradients[finite]).max() > 0)
+
+
+def _checked_colours(colours: Any, space: Space) -> tuple[int, ...]:
+    array = np.asarray(colours)
+    if array.shape != (space.num_dims,) or array.dtype.kind not in "iu" or array.min() < 0:
+        raise TargetError(
+            "colours", f"must be {space.num_dims} non-negative integers, got shape {array.shape}", "one colour each"
+        )
+    return tuple(int(c) for c in array)
+
+
+def as_target(log_prob: Any, space: Any = None, *, vectorized: bool = False) -> Target:
+    """A `Target` as it is, or a log-probability and its space made into one."""
+    if isinstance(log_prob, Target):
+        if space is not None and as_space(space) != log_prob.space:
+            raise TargetError("space", "differs from the target's own space", "leave it out: sample(target, seed=0)")
+        return log_prob
+    if space is None:
+        raise TargetError("space", "is missing", "e.g. tz.sample(log_prob, tz.binary(20), seed=0)")
+    return Target(log_prob, space, vectorized=vectorized)
