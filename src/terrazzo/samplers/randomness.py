@@ -1,0 +1,153 @@
+"""All discrete randomness of the discrete kernels.
+
+Every function here takes a *key* and dispatches on it. A JAX key draws. An object with a `choose` method (a scripted
+key, defined in the tests) instead is told the log-probabilities of the outcomes and says which one happens, so that a
+kernel's exact transition matrix can be summed over all its outcomes, from the very code that users run. Loops over a
+random key unroll under a script. There is no global state.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+Key = Any
+
+
+def is_scripted(key: Key) -> bool:
+    """Whether the key is a script (tests) and not a JAX key."""
+    return not isinstance(key, jax.Array) and hasattr(key, "choose")
+
+
+def split(key: Key, num: int = 2) -> Any:
+    """`num` independent keys; a script is one stream and is handed on as it is."""
+    return [key] * num if is_scripted(key) else jax.random.split(key, num)
+
+
+def sanitise(logits: Float[Array, "*rows n"], valid: Any = None) -> Float[Array, "*rows n"]:
+    """Log-weights that define a distribution whatever came in.
+
+    NaN counts as impossible; if some weights are +inf, they share the probability equally; if nothing is possible
+    (a chain on an impossible configuration), every valid outcome is equally likely.
+    """
+    logits = jnp.where(jnp.isnan(logits), -jnp.inf, logits)
+    top = jnp.max(logits, axis=-1, keepdims=True)
+    zero = jnp.zeros_like(logits)
+    everywhere = zero if valid is None else jnp.where(jnp.asarray(valid), zero, -jnp.inf)
+    infinite = jnp.where(logits == jnp.inf, zero, -jnp.inf)
+    return jnp.where(top == jnp.inf, infinite, jnp.where(top == -jnp.inf, everywhere, logits))
+
+
+def log_normalised(logits: Float[Array, "*rows n"], valid: Any = None) -> Float[Array, "*rows n"]:
+    """Sanitised log-weights as log-probabilities."""
+    return jax.nn.log_softmax(sanitise(logits, valid), axis=-1)
+
+
+def log1mexp(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """log(1 - exp(x)) for x <= 0, without cancellation."""
+    is_near_zero = x > -np.log(2.0)
+    near = jnp.log(-jnp.expm1(jnp.where(is_near_zero, x, -1.0)))
+    far = jnp.log1p(-jnp.exp(jnp.where(is_near_zero, -1.0, x)))
+    return jnp.where(is_near_zero, near, far)
+
+
+def _gumbel_argmax(key: Array, logits: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
+    if logits.shape[-1] == 2:  # the difference of two Gumbels is logistic: one random number instead of two
+        noise = jax.random.logistic(key, logits.shape[:-1], logits.dtype)
+        return (logits[..., 1] - logits[..., 0] + noise > 0).astype(jnp.int32)
+    noise = jax.random.gumbel(key, logits.shape, logits.dtype)
+    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
+
+
+def categorical(key: Key, logits: Float[Array, " n"], valid: Any = None) -> Int[Array, ""]:
+    """An index with probability proportional to exp(logits); see `sanitise` for infinities.
+
+    >>> int(categorical(jax.random.key(0), jnp.array([0.0, jnp.inf, 3.0])))
+    1
+    """
+    if is_scripted(key):
+        return key.choose(log_normalised(logits, valid))
+    return _gumbel_argmax(key, sanitise(logits, valid))
+
+
+def categorical_rows(
+    key: Key, logits: Float[Array, "rows n"], valid: Any = None, sizes: Any = None
+) -> Int[Array, " rows"]:
+    """One independent index per row; `sizes` (static) says that row i has zero weight beyond `sizes[i]`."""
+    if is_scripted(key):
+        log_probs = log_normalised(logits, valid)
+        sizes = [logits.shape[1]] * logits.shape[0] if sizes is None else [int(n) for n in sizes]
+        return jnp.stack([key.choose(log_probs[i, :n]) for i, n in enumerate(sizes)])
+    return _gumbel_argmax(key, sanitise(logits, valid))
+
+
+def bernoulli(key: Key, log_prob: Float[Array, ""]) -> Bool[Array, ""]:
+    """True with probability exp(log_prob), log_prob <= 0."""
+    if is_scripted(key):
+        return key.choose(jnp.stack([log1mexp(log_prob), log_prob])) == 1
+    return jnp.log(jax.random.uniform(key, (), log_prob.dtype)) < log_prob
+
+
+def bernoulli_rows(key: Key, log_probs: Float[Array, " rows"]) -> Bool[Array, " rows"]:
+    """Independent `bernoulli` draws."""
+    if is_scripted(key):
+        return jnp.stack([bernoulli(key, p) for p in log_probs])
+    return jnp.log(jax.random.uniform(key, log_probs.shape, log_probs.dtype)) < log_probs
+
+
+def uniform_index(key: Key, num: int) -> Int[Array, ""]:
+    """An index in 0..num-1, all equally likely; `num` is static."""
+    if is_scripted(key):
+        return key.choose(jnp.full(num, -np.log(num)))
+    return jax.random.randint(key, (), 0, num, jnp.int32)
+
+
+def uniform_rows(key: Key, sizes: Any) -> Int[Array, " rows"]:
+    """Independent indices, row i uniform in 0..sizes[i]-1; `sizes` is static."""
+    if is_scripted(key):
+        return jnp.stack([uniform_index(key, int(n)) for n in sizes])
+    return jax.random.randint(key, (len(sizes),), 0, jnp.asarray(sizes, jnp.int32), jnp.int32)
+
+
+def ordered_subset(key: Key, log_weights: Float[Array, " n"], num: int) -> Int[Array, " n"]:
+    """A permutation whose first `num` entries are drawn one after the other without replacement (Plackett-Luce).
+
+    With Gumbel noise G_i the order of log w_i + G_i has exactly that law, in one sort instead of a loop.
+    """
+    n = log_weights.shape[0]
+    if not is_scripted(key):
+        noise = jax.random.gumbel(key, (n,), log_weights.dtype)
+        return jnp.argsort(-(sanitise(log_weights) + noise)).astype(jnp.int32)
+    remaining = sanitise(log_weights)
+    rank = jnp.full(n, n, jnp.int32)
+    for place in range(min(num, n)):
+        chosen = key.choose(log_normalised(remaining, rank == n))
+        rank = rank.at[chosen].set(place)
+        remaining = remaining.at[chosen].set(-jnp.inf)
+    return jnp.argsort(rank).astype(jnp.int32)
+
+
+def random_subset(key: Key, num_items: int, num: int) -> Int[Array, " num"]:
+    """`num` distinct indices out of `num_items`, every subset equally likely."""
+    return ordered_subset(key, jnp.zeros(num_items), num)[:num]
+
+
+def normal(key: Key, shape: tuple[int, ...]) -> Float[Array, "*shape"]:
+    """Standard normals. A script gives plus or minus one fixed vector: enough where only symmetry is relied upon."""
+    if is_scripted(key):
+        fixed = jnp.asarray(np.random.default_rng(len(shape)).normal(size=shape), jnp.result_type(float))
+        return jnp.where(key.choose(jnp.full(2, -np.log(2.0))) == 1, fixed, -fixed)
+    return jax.random.normal(key, shape, jnp.result_type(float))
+
+
+def loop(key: Key, num: int, body: Callable[[Key, Any, Any], Any], carry: Any) -> Any:
+    """`carry = body(key_i, i, carry)` for i = 0..num-1; compiled as a loop, unrolled under a script."""
+    if is_scripted(key) or num == 1:
+        for i, part in enumerate(split(key, num)):
+            carry = body(part, jnp.asarray(i, jnp.int32), carry)
+        return carry
+    xs = (jax.random.split(key, num), jnp.arange(num, dtype=jnp.int32))
+    return jax.lax.scan(lambda c, x: (body(x[0], x[1], c), None), carry, xs)[0]

@@ -1,0 +1,124 @@
+"""Adaptation to a target acceptance over pooled chains, used by every sampler that has a scale to find.
+
+The parameter lives on an unconstrained line (log for positive numbers, logit for probabilities). Nesterov's dual
+averaging (Hoffman & Gelman 2014, section 3.2.1) moves it by the *pooled* mean of the statistic, so one warm-up step of
+128 chains carries the information of 128 steps of one chain:
+
+    x_{t+1} = mu - sqrt(t) / (gamma (t + t0)) * sum_{s <= t} (target - a_s),
+    x_avg  <- t^-k x_{t+1} + (1 - t^-k) x_avg.
+
+Adaptation only happens in warm-up: `final` freezes the average.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from terrazzo.errors import OptionError
+from terrazzo.samplers.base import Tuning, as_float
+
+
+class Transform(NamedTuple):
+    """A bijection between the parameter's range and the real line."""
+
+    to_line: Callable[[Array], Array]
+    from_line: Callable[[Array], Array]
+
+
+TRANSFORMS: dict[str, Transform] = {
+    "log": Transform(jnp.log, jnp.exp),
+    "logit": Transform(lambda p: jnp.log(p) - jnp.log1p(-p), jax.nn.sigmoid),
+    "identity": Transform(lambda x: x, lambda x: x),
+}
+
+
+class DualAveraging(NamedTuple):
+    """The state of one dual-averaging search, on the line."""
+
+    step: Float[Array, ""]
+    value: Float[Array, ""]
+    average: Float[Array, ""]
+    error_sum: Float[Array, ""]
+    centre: Float[Array, ""]
+
+
+def dual_averaging_init(line_value: Any) -> DualAveraging:
+    """Starts a search at a value on the line, towards which early steps are also shrunk."""
+    value = as_float(line_value)
+    return DualAveraging(as_float(0.0), value, value, as_float(0.0), value)
+
+
+def dual_averaging_update(
+    state: DualAveraging,
+    error: Any,
+    *,
+    gamma: float = 0.1,
+    t0: float = 10.0,
+    kappa: float = 0.75,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+) -> DualAveraging:
+    """One step of the search: a positive `error` lowers the value. NaN errors count as zero."""
+    error = jnp.where(jnp.isnan(error), 0.0, as_float(error))
+    step = state.step + 1.0
+    error_sum = state.error_sum + error
+    value = jnp.clip(state.centre - jnp.sqrt(step) / (gamma * (step + t0)) * error_sum, *bounds)
+    weight = step**-kappa
+    return DualAveraging(step, value, weight * value + (1.0 - weight) * state.average, error_sum, state.centre)
+
+
+def dual_averaging_tuning(
+    parameter_name: str,
+    initial: Any,
+    target_acceptance: float,
+    *,
+    transform: str = "log",
+    bounds: tuple[float, float] | None = None,
+    statistic: Callable[[Any, Any], Array] = lambda state, info: info.acceptance_rate,
+    raises_statistic: bool = False,
+) -> Tuning:
+    """Tunes one parameter of a factory so that the pooled acceptance rate meets a target.
+
+    Args:
+        parameter_name: The keyword argument of the factory.
+        initial: Its first value, inside the range of the transform.
+        target_acceptance: The acceptance rate (or other statistic) to reach.
+        transform: "log", "logit" or "identity": where the search runs.
+        bounds: Smallest and largest value of the parameter (both inside the range of the transform).
+        statistic: `(state, info) -> scalar`: what is compared with the target.
+        raises_statistic: Whether a larger parameter gives a larger statistic (a step size lowers acceptance).
+
+    >>> tuning = dual_averaging_tuning("step_size", 1.0, 0.5)
+    >>> state = tuning.init()
+    >>> for _ in range(200):  # acceptance falls as exp(-step_size): 0.5 is met at log 2
+    ...     state = tuning.update(state, jnp.exp(-tuning.parameters(state)["step_size"])[None])
+    >>> round(float(tuning.final(state)["step_size"]), 1)
+    0.7
+    """
+    if transform not in TRANSFORMS:
+        raise OptionError("transform", f"{transform!r} is unknown", f"one of {', '.join(TRANSFORMS)}")
+    line = TRANSFORMS[transform]
+    sign = -1.0 if raises_statistic else 1.0
+
+    def line_bounds() -> tuple[Any, Any]:
+        return (-jnp.inf, jnp.inf) if bounds is None else tuple(line.to_line(as_float(b)) for b in bounds)
+
+    def init() -> DualAveraging:
+        value = as_float(initial) if bounds is None else jnp.clip(as_float(initial), *map(as_float, bounds))
+        return dual_averaging_init(line.to_line(value))
+
+    def update(state: DualAveraging, observations: Array) -> DualAveraging:
+        return dual_averaging_update(
+            state, sign * (target_acceptance - jnp.nanmean(observations)), bounds=line_bounds()
+        )
+
+    return Tuning(
+        init=init,
+        parameters=lambda state: {parameter_name: line.from_line(state.value)},
+        observe=lambda state, info: as_float(statistic(state, info)),
+        update=update,
+        final=lambda state: {parameter_name: line.from_line(state.average)},
+    )
