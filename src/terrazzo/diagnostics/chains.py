@@ -1,0 +1,319 @@
+"""Effective sample size, R-hat and Monte-Carlo standard error of chains of small integers.
+
+The estimators are the rank-normalised split versions of Vehtari et al. (2021), the ones ArviZ reports, computed in a
+way that suits integers: ranks by counting, R-hat from one histogram a half-chain, autocovariances from power spectra
+averaged over the chains before a single inverse transform. Coordinates are handled one by one, so memory stays at
+the draws themselves plus a few tens of megabytes.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.special import ndtri
+
+from terrazzo.errors import OptionError
+
+FFT_CHUNK = 2**21  # numbers transformed at a time
+BLOCK_BYTES = 64  # coordinates are gathered a cache line at a time
+MIN_DRAWS = 4
+METHODS = ("bulk", "tail", "mean")
+
+
+class ChainStatistics(NamedTuple):
+    """What a table of draws says about each coordinate; every field has the shape of one draw.
+
+    Attributes:
+        mean: The mean over all chains and draws.
+        sd: The standard deviation (n - 1).
+        mcse: The Monte-Carlo standard error of the mean.
+        ess_bulk: Rank-normalised split effective sample size; NaN for a constant.
+        ess_tail: The smaller effective sample size of the 5 % and the 95 % quantile; NaN for a constant.
+        r_hat: Rank-normalised split R-hat, the larger of bulk and folded; NaN for a constant.
+        is_constant: Whether every draw of every chain has the same value.
+    """
+
+    mean: np.ndarray
+    sd: np.ndarray
+    mcse: np.ndarray
+    ess_bulk: np.ndarray
+    ess_tail: np.ndarray
+    r_hat: np.ndarray
+    is_constant: np.ndarray
+
+
+class _Series:
+    """One coordinate: sorted values, and the code of each draw's value among them."""
+
+    def __init__(self, x: np.ndarray):
+        self.num_chains, self.num_draws = x.shape
+        self.is_valid = self.num_draws >= MIN_DRAWS and not (x.dtype.kind == "f" and np.isnan(x).any())
+        low, high = x.min(), x.max()
+        self.is_constant = bool(low == high)
+        if x.dtype.kind in "iub" and int(high) - int(low) < max(1024, x.size):
+            codes = x.astype(np.intp) - int(low)
+            self.values = np.arange(int(low), int(high) + 1, dtype=float)
+        else:
+            values, codes = np.unique(x, return_inverse=True)
+            self.values, codes = values.astype(float), codes.reshape(x.shape)
+        self.codes = codes
+        self.counts = np.bincount(codes.ravel(), minlength=len(self.values))
+        half = self.num_draws // 2
+        self.split = np.concatenate([codes[:, :half], codes[:, self.num_draws - half :]])
+        is_even = self.num_draws % 2 == 0
+        self.split_counts = self.counts if is_even else np.bincount(self.split.ravel(), minlength=len(self.values))
+
+    @property
+    def num_values(self) -> int:
+        return int(np.count_nonzero(self.counts))
+
+    def mean(self) -> float:
+        return float(self.counts @ self.values / self.codes.size)
+
+    def sd(self) -> float:
+        if self.codes.size < 2:
+            return float("nan")
+        return float(np.sqrt(self.counts @ (self.values - self.mean()) ** 2 / (self.codes.size - 1)))
+
+    def quantile_code(self, prob: float) -> int:
+        """The last code that is not above the `prob` quantile (linear interpolation, as NumPy's default)."""
+        place = prob * (self.codes.size - 1)
+        cumulative = np.cumsum(self.counts)
+        low, high = np.searchsorted(cumulative, [int(place), min(int(place) + 1, self.codes.size - 1)], side="right")
+        quantile = self.values[low] + (place - int(place)) * (self.values[high] - self.values[low])
+        return int(np.searchsorted(self.values, quantile, side="right")) - 1
+
+    def median(self) -> float:
+        """The median of the split draws."""
+        size = self.split.size
+        cumulative = np.cumsum(self.split_counts)
+        middle = np.searchsorted(cumulative, [(size - 1) // 2, size // 2], side="right")
+        return float(self.values[middle].mean())
+
+
+def _normal_scores(counts: np.ndarray) -> np.ndarray:
+    """Normal scores of average ranks, Phi^-1((rank - 3/8) / (N + 1/4)), one for each sorted value."""
+    cumulative = np.cumsum(counts)
+    rank = cumulative - (counts - 1) / 2
+    return ndtri((rank - 0.375) / (cumulative[-1] + 0.25))
+
+
+def _split_ess(series: np.ndarray) -> float:
+    """Effective sample size of (half-)chains by Geyer's initial monotone sequence.
+
+    With rho_t = 1 - (W - acov_t) / var_plus and the pair sums P_k = rho_2k + rho_2k+1, the sum runs over the pairs
+    before the first that is not positive, each replaced by the smallest so far; the even term of that pair is kept
+    if it is positive. N / tau with tau = -1 + 2 sum_k min(P_0..P_k) + rho_2m, at least 1 / log10 N.
+    """
+    num_chains, num_draws = series.shape
+    length = next_fast_len(2 * num_draws, real=True)
+    power = np.zeros(length // 2 + 1)
+    means = np.empty(num_chains)
+    step = max(1, FFT_CHUNK // length)
+    for start in range(0, num_chains, step):
+        x = series[start : start + step].astype(float)
+        means[start : start + step] = x.mean(axis=1)
+        spectrum = rfft(x - means[start : start + step, None], n=length, axis=1)
+        power += np.einsum("cf,cf->f", spectrum.real, spectrum.real) + np.einsum(
+            "cf,cf->f", spectrum.imag, spectrum.imag
+        )
+    acov = irfft(power, n=length)[:num_draws] / (num_draws * num_chains)
+    within = acov[0] * num_draws / (num_draws - 1)
+    var_plus = acov[0] + (means.var(ddof=1) if num_chains > 1 else 0.0)
+    if not var_plus > 0:
+        return float("nan")
+    rho = 1 - (within - acov) / var_plus
+    rho[0] = 1
+    last_pair = max(0, -(-(num_draws - 2) // 2) - 1)
+    pairs = rho[0 : 2 * last_pair + 1 : 2] + rho[1 : 2 * last_pair + 2 : 2]
+    ends = np.flatnonzero(pairs <= 0)
+    end = int(ends[0]) if len(ends) else last_pair
+    tau = -1 + 2 * np.minimum.accumulate(pairs[:end]).sum()
+    if rho[2 * end] > 0 or pairs[end] >= 0:
+        tau += rho[2 * end]
+    size = num_chains * num_draws
+    return float(size / max(tau, 1 / np.log10(size)))
+
+
+def _ess_bulk(series: _Series) -> float:
+    if not series.is_valid or series.is_constant:
+        return float("nan")
+    return _split_ess(_normal_scores(series.split_counts)[series.split])
+
+
+def _ess_mean(series: _Series) -> float:
+    if not series.is_valid or series.is_constant:
+        return float("nan")
+    return _split_ess(series.values[series.split])
+
+
+def _ess_tail(series: _Series, known: float | None = None) -> float:
+    """The smaller of the effective sample sizes at the 5 % and 95 % quantile; a quantile that all draws reach counts N.
+
+    With two values there is one indicator only, whose effective sample size may be `known` from the bulk.
+    """
+    if not series.is_valid or series.is_constant:
+        return float("nan")
+    out, done = [], {}
+    for code in (series.quantile_code(0.05), series.quantile_code(0.95)):
+        is_below = series.split <= code
+        is_whole = bool(is_below.all() or not is_below.any())
+        if is_whole:
+            out.append(float(2 * (series.num_draws // 2) * series.num_chains))
+        elif known is not None:
+            out.append(known)
+        else:
+            if code not in done:
+                done[code] = _split_ess(is_below)
+            out.append(done[code])
+    return min(out)
+
+
+def _ratio(means: np.ndarray, variances: np.ndarray, num_draws: int) -> float:
+    between, within = num_draws * means.var(ddof=1), variances.mean()
+    if within <= 0:
+        return float("inf") if between > 0 else float("nan")
+    return float(np.sqrt((between / within + num_draws - 1) / num_draws))
+
+
+def _moments(series: _Series) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Means and variances over each half-chain of any function of the value, given at each sorted value."""
+    num_chains, num_draws = series.split.shape
+    num_codes = len(series.values)
+    is_stuck = series.split.min(axis=1) == series.split.max(axis=1)
+    if num_chains * num_codes <= max(series.split.size, 1024):
+        flat = series.split + np.arange(num_chains)[:, None] * num_codes
+        histogram = np.bincount(flat.ravel(), minlength=num_chains * num_codes).reshape(num_chains, num_codes)
+
+        def moments(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            means = histogram @ scores / num_draws
+            squares = np.einsum("cv,cv->c", histogram, (scores - means[:, None]) ** 2)
+            return means, np.where(is_stuck, 0.0, squares / (num_draws - 1))
+    else:
+
+        def moments(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            x = scores[series.split]
+            return x.mean(axis=1), np.where(is_stuck, 0.0, x.var(axis=1, ddof=1))
+
+    return moments
+
+
+def _r_hat(series: _Series) -> float:
+    if not series.is_valid or series.is_constant:
+        return float("nan")
+    moments = _moments(series)
+    bulk = _ratio(*moments(_normal_scores(series.split_counts)), series.split.shape[1])
+    present = np.flatnonzero(series.split_counts)
+    folded, inverse = np.unique(np.abs(series.values[present] - series.median()), return_inverse=True)
+    scores = np.zeros(len(series.values))
+    scores[present] = _normal_scores(np.bincount(inverse, series.split_counts[present], len(folded)))[inverse]
+    tail = _ratio(*moments(scores), series.split.shape[1]) if len(folded) > 1 else float("nan")
+    return float(np.fmax(bulk, tail))
+
+
+def _all(series: _Series) -> tuple[float, ...]:
+    bulk = _ess_bulk(series)
+    if series.num_values == 2:  # every statistic is an affine function of one indicator
+        mean, tail = bulk, _ess_tail(series, bulk)
+    else:
+        mean, tail = _ess_mean(series), _ess_tail(series)
+    sd = series.sd()
+    error = sd / np.sqrt(mean) if mean > 0 else float("nan")
+    return series.mean(), sd, error, bulk, tail, _r_hat(series), series.is_constant
+
+
+def _mcse(series: _Series) -> float:
+    size = _ess_mean(series)
+    return float(series.sd() / np.sqrt(size)) if size > 0 else float("nan")
+
+
+def _coordinates(draws: np.ndarray) -> Iterator[np.ndarray]:
+    """The coordinates of (chain, draw, d), each as a contiguous (chain, draw); read a cache line at a time."""
+    step = max(1, BLOCK_BYTES // draws.itemsize)
+    for start in range(0, draws.shape[2], step):
+        yield from np.ascontiguousarray(np.moveaxis(draws[:, :, start : start + step], 2, 0))
+
+
+def _checked(draws: Any) -> np.ndarray:
+    array = np.asarray(draws)
+    if array.ndim < 2 or 0 in array.shape[:2] or array.dtype.kind not in "iufb":
+        raise OptionError(
+            "draws", f"must be numbers of shape (chain, draw, ...), got {array.dtype} {array.shape}", "add the axes"
+        )
+    return array
+
+
+def _over_coordinates(draws: Any, statistic: Callable[[_Series], Any]) -> np.ndarray:
+    """Applies a statistic of one coordinate to all; shape (*shape, ...)."""
+    array = _checked(draws)
+    shape = array.shape[2:]
+    flat = array.reshape(*array.shape[:2], -1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rows = [statistic(_Series(x)) for x in _coordinates(flat)]
+    return np.asarray(rows, float).reshape(shape + np.shape(rows)[1:])
+
+
+def ess(draws: Any, *, method: str = "bulk") -> Any:
+    """Effective sample size of each coordinate, over all chains together.
+
+    Args:
+        draws: Shape (chain, draw, *shape).
+        method: "bulk" (rank-normalised), "tail" (the worse of the 5 % and 95 % quantiles) or "mean".
+
+    Returns:
+        An array of shape `shape`; NaN for constant coordinates and below four draws.
+
+    >>> x = np.random.default_rng(0).integers(0, 4, (4, 1000))
+    >>> bool(3000 < ess(x) < 5000)
+    True
+
+    Reference: Vehtari, Gelman, Simpson, Carpenter, Buerkner (2021), Bayesian Analysis 16(2).
+    """
+    if method not in METHODS:
+        raise OptionError("method", f"unknown: {method!r}", f"choose one of {', '.join(METHODS)}")
+    return _over_coordinates(draws, {"bulk": _ess_bulk, "tail": _ess_tail, "mean": _ess_mean}[method])[()]
+
+
+def rhat(draws: Any) -> Any:
+    """Rank-normalised split R-hat of each coordinate, the larger of bulk and folded.
+
+    Args:
+        draws: Shape (chain, draw, *shape); a single chain is compared with itself, half against half.
+
+    Returns:
+        An array of shape `shape`; NaN for constants, infinite if chains are each constant but differ.
+
+    >>> bool(np.isinf(rhat(np.array([[0, 0, 0, 0], [1, 1, 1, 1]]))))
+    True
+
+    Reference: Vehtari, Gelman, Simpson, Carpenter, Buerkner (2021), Bayesian Analysis 16(2).
+    """
+    return _over_coordinates(draws, _r_hat)[()]
+
+
+def mcse(draws: Any) -> Any:
+    """Monte-Carlo standard error of the mean of each coordinate, sd / sqrt(ESS of the mean).
+
+    Args:
+        draws: Shape (chain, draw, *shape).
+
+    >>> x = np.random.default_rng(0).integers(0, 2, (4, 2500))
+    >>> bool(0.004 < mcse(x) < 0.006)
+    True
+    """
+    return _over_coordinates(draws, _mcse)[()]
+
+
+def describe(draws: Any) -> ChainStatistics:
+    """All statistics of each coordinate in one pass over the draws.
+
+    Args:
+        draws: Shape (chain, draw, *shape).
+
+    >>> describe(np.zeros((2, 10, 3), int)).is_constant.tolist()
+    [True, True, True]
+    """
+    table = _over_coordinates(draws, _all)
+    mean, sd, error, bulk, tail, r_hat, is_constant = np.moveaxis(table, -1, 0)
+    return ChainStatistics(mean, sd, error, bulk, tail, r_hat, is_constant.astype(bool))

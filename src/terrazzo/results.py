@@ -1,0 +1,319 @@
+"""Results: draws in the user's values, what the chains say about themselves, and whether to trust them.
+
+A `Result` is immutable and knows no sampler: it is arrays, a `Space` and a record of how they came about.
+The verdict is a list of checks with thresholds (`Result.checks()`); callers that know more than the draws, such as
+the mode-loss checks of DESIGN section 3, trap 4, hand theirs in as `extra_checks`.
+"""
+
+import html
+import importlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from terrazzo.checks import Check, Verdict, chain_checks, judge
+from terrazzo.diagnostics import LogZ
+from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
+from terrazzo.spaces import Space
+from terrazzo.storage import jsonable, read_file, space_from_json, space_to_json, write_file
+from terrazzo.summaries import Summary, summarise
+
+QUICK_SIZE = 2_000_000  # a repr may take as long as diagnosing this many numbers
+KIND, VERSION = "terrazzo result", 1
+
+
+class Draws(Mapping[str, np.ndarray]):
+    """Draws by variable name, shape (chain, draw, *shape), decoded to the user's values when first asked for."""
+
+    def __init__(self, space: Space, theta: np.ndarray):
+        self._space, self._theta = space, theta
+        self._decoded: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._decoded:
+            start = 0
+            for known, variable in self._space.variables:
+                if known == name:
+                    block = self._theta[..., start : start + variable.num_elements]
+                    values = variable.decode(block.reshape(*block.shape[:-1], *variable.shape))
+                    values.setflags(write=False)
+                    self._decoded[name] = values
+                    break
+                start += variable.num_elements
+            else:
+                raise KeyError(f"{name!r} is not one of {', '.join(self._space.names)}")
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._space.names)
+
+    def __len__(self) -> int:
+        return len(self._space.names)
+
+    def __repr__(self) -> str:
+        chains, draws = self._theta.shape[:2]
+        parts = (f"{name}: {(chains, draws, *v.shape)}" for name, v in self._space.variables)
+        return f"Draws({', '.join(parts)})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """What sampling returns.
+
+    Args:
+        space: The space the draws live in.
+        theta: Flat draws, shape (chain, draw, d), inner integers.
+        sample_stats: Per draw, shape (chain, draw): `log_prob`, `acceptance_rate`, `num_evaluations`, and others.
+        latent: Latent draws z of shape (chain, draw, d), if they were asked for.
+        evidence: log Z with its standard error, if the sampler gives one.
+        transport: The transport used, if there was one.
+        provenance: How the draws came about: sampler, options, seed, versions, seconds (anything JSON can hold).
+        history: Training curves by name.
+        is_complete: Whether the run reached its end (an interrupted run still gives a result).
+        extra_checks: Further checks that need more than the draws.
+
+    >>> import terrazzo as tz
+    >>> theta = np.random.default_rng(0).integers(0, 2, (4, 500, 3)).astype(np.uint8)
+    >>> result = Result(space=tz.Space(tz.binary(3)), theta=theta, sample_stats={"log_prob": -theta.sum(2) * 1.0})
+    >>> result.draws["theta"].shape
+    (4, 500, 3)
+    >>> result.verdict.is_trusted
+    True
+    """
+
+    space: Space
+    theta: np.ndarray
+    sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+    latent: np.ndarray | None = None
+    evidence: LogZ | None = None
+    transport: Any = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    history: Mapping[str, np.ndarray] | None = None
+    is_complete: bool = True
+    extra_checks: tuple[Check, ...] = ()
+
+    def __post_init__(self) -> None:
+        theta = np.asarray(self.theta)
+        if theta.ndim != 3 or theta.shape[2] != self.space.num_dims or theta.dtype.kind not in "iu":
+            raise SpaceError(
+                "theta", f"has {theta.dtype} shape {theta.shape}", f"integers (chain, draw, {self.space.num_dims})"
+            )
+        set_ = object.__setattr__
+        set_(self, "theta", _frozen(theta.astype(self.space.dtype, copy=False)))
+        stats = {name: _frozen(np.asarray(values)) for name, values in self.sample_stats.items()}
+        for name, values in stats.items():
+            if values.shape[:2] != theta.shape[:2]:
+                raise OptionError(f"sample_stats[{name!r}]", f"has shape {values.shape}", "begin with (chain, draw)")
+        set_(self, "sample_stats", stats)
+        set_(self, "latent", None if self.latent is None else _frozen(np.asarray(self.latent)))
+        if self.history is not None:
+            set_(self, "history", {name: _frozen(np.asarray(values)) for name, values in self.history.items()})
+        set_(self, "provenance", jsonable(self.provenance))
+        set_(self, "extra_checks", tuple(self.extra_checks))
+
+    # ---- the draws
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Draws by name, shape (chain, draw, *shape), in the user's values."""
+        return Draws(self.space, self.theta)
+
+    @property
+    def num_chains(self) -> int:
+        return self.theta.shape[0]
+
+    @property
+    def num_draws(self) -> int:
+        return self.theta.shape[1]
+
+    @property
+    def log_prob(self) -> np.ndarray | None:
+        """Log pi of each draw, shape (chain, draw)."""
+        return self.sample_stats.get("log_prob")
+
+    @property
+    def log_z(self) -> float | None:
+        """The estimate of log Z, if there is one."""
+        return None if self.evidence is None else self.evidence.log_z
+
+    @property
+    def log_z_standard_error(self) -> float | None:
+        return None if self.evidence is None else self.evidence.standard_error
+
+    @cached_property
+    def constant(self) -> list[str]:
+        """Names of the coordinates that no draw of any chain ever changed."""
+        if not self.theta.size:
+            return []
+        is_constant = self.theta.min(axis=(0, 1)) == self.theta.max(axis=(0, 1))
+        return [name for name, same in zip(self.space.coordinate_names(), is_constant, strict=True) if same]
+
+    # ---- what they say
+
+    @cached_property
+    def _summary(self) -> Summary:
+        return summarise(self.space, self.theta, self.log_prob)
+
+    def summary(self) -> Summary:
+        """Mean, sd, mcse, ess_bulk, ess_tail and r_hat: a table that prints, with the numbers in `.rows`."""
+        return self._summary
+
+    def checks(self) -> list[Check]:
+        """Every check with its value and threshold; the decisive ones make the verdict."""
+        own = chain_checks(
+            self.summary(),
+            num_chains=self.num_chains,
+            num_constant=len(self.constant),
+            acceptance_rate=self.sample_stats.get("acceptance_rate"),
+            evidence=self.evidence,
+            is_complete=self.is_complete,
+        )
+        return [*own, *self.extra_checks]
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """Trusted or not, and why, in one line."""
+        return judge(self.checks(), self.num_chains, len(self.constant), self.space.num_dims)
+
+    def __repr__(self) -> str:
+        parts = [f"{self.num_chains} chains x {self.num_draws} draws of {_describe_space(self.space)}"]
+        if "sampler" in self.provenance:
+            parts.append(f"by {self.provenance['sampler']}")
+        if self.evidence is not None:
+            parts.append(f"log Z {self.evidence.log_z:.4g} +- {self.evidence.standard_error:.2g}")
+        if "verdict" in self.__dict__ or self.theta.size <= QUICK_SIZE:
+            parts.append(str(self.verdict))
+        elif not self.is_complete:
+            parts.append("interrupted")
+        return f"Result({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        lines = [f"<p><b>{html.escape(repr(self))}</b></p>"]
+        if "_summary" in self.__dict__ or self.theta.size <= QUICK_SIZE:
+            lines.append(self.summary()._repr_html_())
+        return f"<div>{''.join(lines)}</div>"
+
+    # ---- elsewhere
+
+    def to_arviz(self) -> Any:
+        """The draws as ArviZ holds them: an InferenceData (ArviZ 0.x) or a DataTree (ArviZ 1.x).
+
+        Unordered variables are integer codes, their labels in the attribute `labels`.
+        """
+        import xarray as xr
+
+        chain_draw = {"chain": np.arange(self.num_chains), "draw": np.arange(self.num_draws)}
+        coords: dict[str, Any] = dict(chain_draw)
+        variables = {}
+        start = 0
+        for name, v in self.space.variables:
+            dims = v.dims or tuple(f"{name}_dim_{i}" for i in range(len(v.shape)))
+            block = self.theta[..., start : start + v.num_elements].reshape(*self.theta.shape[:2], *v.shape)
+            start += v.num_elements
+            values = block if v.kind == "categorical" else v.decode(block)
+            labels = {} if v.labels is None else {"labels": [str(label) for label in v.labels]}
+            variables[name] = xr.Variable(("chain", "draw", *dims), values, {"kind": v.kind, **labels})
+            for dim, length in zip(dims, v.shape, strict=True):
+                coords[dim] = list(dict(v.coords).get(dim, coords.get(dim, range(length))))
+        attrs: dict[str, Any] = {
+            "inference_library": "terrazzo",
+            "is_complete": int(self.is_complete),
+            "provenance": json.dumps(self.provenance),
+        }
+        if self.evidence is not None:
+            attrs |= {"log_z": self.evidence.log_z, "log_z_standard_error": self.evidence.standard_error}
+        groups = {"posterior": xr.Dataset(variables, coords, attrs)}
+        stats = {
+            name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))), values)
+            for name, values in self.sample_stats.items()
+        }
+        if "log_prob" in stats:
+            stats["lp"] = stats.pop("log_prob")  # the name ArviZ's schema gives it
+        if stats:
+            groups["sample_stats"] = xr.Dataset(stats, chain_draw, attrs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            az = importlib.import_module("arviz")
+        if hasattr(az, "InferenceData"):
+            return az.InferenceData(**groups)
+        return xr.DataTree.from_dict(groups)
+
+    def save(self, path: Any, *, compress: bool = False) -> Path:
+        """Writes everything to one file (zip of JSON and arrays, checksummed, no pickle), atomically.
+
+        Args:
+            path: Where to write; `Result.load(path)` reads it back.
+            compress: Whether to deflate: smaller and slower.
+        """
+        arrays = {"theta": self.theta, **{f"stats/{k}": v for k, v in self.sample_stats.items()}}
+        arrays |= {f"history/{k}": v for k, v in (self.history or {}).items()}
+        if self.latent is not None:
+            arrays["latent"] = self.latent
+        header: dict[str, Any] = {
+            "space": space_to_json(self.space),
+            "evidence": None if self.evidence is None else list(self.evidence),
+            "provenance": self.provenance,
+            "has_history": self.history is not None,
+            "is_complete": self.is_complete,
+            "extra_checks": [list(check) for check in self.extra_checks],
+            "transport_config": None,
+        }
+        blobs = {}
+        if self.transport is not None:
+            blobs["transport"], header["transport_config"] = _transports("serialise")(self.transport)
+        return write_file(path, KIND, VERSION, header=header, arrays=arrays, blobs=blobs, compress=compress)
+
+    @classmethod
+    def load(cls, path: Any) -> "Result":
+        """Reads a result back; `FileFormatError` if the file is damaged or not ours. Runs no code of the file."""
+        header, arrays, blobs = read_file(path, KIND, VERSION)
+        try:
+            space = space_from_json(header["space"])
+            groups: dict[str, dict[str, np.ndarray]] = {"stats": {}, "history": {}}
+            for name, array in arrays.items():
+                group, _, rest = name.partition("/")
+                if group in groups:
+                    groups[group][rest] = array
+            evidence, config = header["evidence"], header["transport_config"]
+            transport = None
+            if config is not None:
+                transport = _transports("deserialise")(blobs["transport"], config, space)
+            return cls(
+                space=space,
+                theta=arrays["theta"],
+                sample_stats=groups["stats"],
+                latent=arrays.get("latent"),
+                evidence=None if evidence is None else LogZ(*evidence),
+                transport=transport,
+                provenance=header["provenance"],
+                history=groups["history"] if header["has_history"] else None,
+                is_complete=header["is_complete"],
+                extra_checks=tuple(Check(*values) for values in header["extra_checks"]),
+            )
+        except (KeyError, TypeError, SpaceError) as error:
+            raise FileFormatError(str(path), f"lacks what a result needs ({error})", "save it again") from None
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
+def _describe_space(space: Space) -> str:
+    shown = [f"{name} {v.kind}{list(v.shape) if v.shape else ''}" for name, v in space.variables[:4]]
+    return ", ".join(shown) + (f" and {len(space.variables) - 4} more" if len(space.variables) > 4 else "")
+
+
+def _transports(function: str) -> Any:
+    try:
+        module = importlib.import_module("terrazzo.transports")
+        return getattr(module, function)
+    except (ImportError, AttributeError):
+        raise UnsupportedError("transport", f"terrazzo.transports has no {function}", "save without it") from None

@@ -1,0 +1,133 @@
+"""Data walks one way through the house, and so do imports (read with `ast`, nothing is run)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "terrazzo"
+
+# Each module may import (at its top level) only modules of its own line or of lines above it. The result's own line
+# stands above the samplers because a result is arrays and a space: it must not know how the draws were made.
+ORDER = [
+    {"errors", "devices", "caching"},
+    {"spaces"},
+    {"storage"},
+    {"diagnostics", "progress"},
+    {"summaries"},
+    {"checks"},
+    {"results"},
+    {"targets"},
+    {"problems"},
+    {"transports"},
+    {"training"},
+    {"samplers"},
+    {"inference"},
+    {"__init__"},
+    {"plots"},
+    {"report"},
+    {"experiments"},
+    {"cli", "__main__"},
+]
+OUTSIDE = {"experiments", "report", "cli", "__main__"}  # the library never imports these, not even late
+BLIND = {"results", "diagnostics", "summaries", "checks", "storage", "spaces", "progress"}  # may know no method
+METHODS = {"transports", "training", "samplers", "inference"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path, source):
+    """The part of the house a file belongs to: its top module or package."""
+    return path.relative_to(source).with_suffix("").parts[0]
+
+
+def level(part):
+    for i, line in enumerate(ORDER):
+        if part in line:
+            return i
+    raise AssertionError(f"{part} has no place in tests/test_imports.py: ORDER")
+
+
+def imported_parts(node, path, source):
+    """Parts of terrazzo that an import statement names."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif node.level:
+        base = list(path.relative_to(source).with_suffix("").parts)
+        base = ["terrazzo", *base]
+        base = base[: len(base) - node.level] + ([node.module] if node.module else [])
+        names = [".".join(base)] if len(base) > 1 else [f"{base[0]}.{alias.name}" for alias in node.names]
+    elif node.module == "terrazzo":
+        names = [f"terrazzo.{alias.name}" for alias in node.names]
+    else:
+        names = [node.module or ""]
+    parts = [name.split(".") for name in names if name.split(".")[0] == "terrazzo"]
+    known = {f.stem for f in source.glob("*.py")} | {f.name for f in source.iterdir() if f.is_dir()}
+    return {p[1] if len(p) > 1 and p[1] in known else "__init__" for p in parts}
+
+
+def imports(path):
+    """(node, whether it runs when the module is imported) for each import of a file."""
+    tree = ast.parse(path.read_text())
+    late = set()
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            late |= {id(n) for n in ast.walk(function)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node, id(node) not in late
+
+
+def violations(path, source=SOURCE):
+    out = []
+    here = part_of(path, source)
+    for node, is_early in imports(path):
+        for there in imported_parts(node, path, source):
+            if there in OUTSIDE and here not in OUTSIDE:
+                out.append(f"line {node.lineno}: the library imports {there}")
+            elif is_early and level(there) > level(here):
+                out.append(f"line {node.lineno}: {here} imports {there}, which comes later")
+            elif is_early and here in BLIND and there in METHODS:
+                out.append(f"line {node.lineno}: {here} must not know {there}")
+    return out
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_follow_the_data(path):
+    assert violations(path) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_pickle_and_no_eval(path):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert not {alias.name.split(".")[0] for alias in node.names} & FORBIDDEN_MODULES
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in FORBIDDEN_MODULES
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in FORBIDDEN_CALLS, f"line {node.lineno}"
+        elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            assert isinstance(node.value, ast.Constant)
+            assert node.value.value is False
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("results.py", "from terrazzo.samplers import gibbs"),
+        ("results.py", "import terrazzo.inference"),
+        ("diagnostics/chains.py", "from terrazzo import results"),
+        ("spaces.py", "import terrazzo"),
+        ("inference.py", "def f():\n    from terrazzo import cli"),
+        ("targets.py", "from .transports import flow"),
+    ],
+)
+def test_the_reader_sees_violations(name, text, tmp_path):
+    for folder in ("diagnostics", "samplers", "transports"):
+        (tmp_path / folder).mkdir()
+    for file in ("inference.py", "cli.py", "results.py"):
+        (tmp_path / file).touch()
+    (tmp_path / name).write_text(text)
+    assert violations(tmp_path / name, tmp_path)
