@@ -348,7 +348,7 @@ class Space:
 
     def random(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
         """Uniform flat configurations, int32, shape (*shape, d)."""
-        return jax.random.randint(key, (*shape, self.num_dims), 0, jnp.asarray(self.sizes))
+        return jax.random.randint(key, (*shape, self.num_dims), 0, jnp.asarray(self.sizes), jnp.int32)
 
 
 def as_space(space: Any) -> Space:

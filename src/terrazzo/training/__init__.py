@@ -1,0 +1,6 @@
+"""Training: what a transport is fitted for, and the loop that fits it."""
+
+from terrazzo.training.fit import Fitted as Fitted
+from terrazzo.training.fit import fit as fit
+from terrazzo.training.objectives import ReverseKL as ReverseKL
+from terrazzo.training.objectives import reverse_kl as reverse_kl

@@ -1,0 +1,119 @@
+"""What a transport is trained for. Training never touches exactness: it only decides how fast chains mix.
+
+    reverse KL:  L = E_{z ~ p} [ log p(z) - beta log pi(theta(z)) - v(z) ]      (= KL(p || p~) - log Z at beta = 1)
+
+Its gradient comes either straight through the floor (the paper; needs log pi at real theta) or from the score function
+with a leave-one-out baseline (unbiased; needs only evaluations of log pi).
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from terrazzo.errors import GradientError, OptionError
+from terrazzo.targets import Target
+from terrazzo.transports import normal
+from terrazzo.transports.base import AbstractTransport
+
+IMPOSSIBLE_PENALTY = 10.0
+
+
+class LossInfo(NamedTuple):
+    """What a group of latent draws says besides the gradient.
+
+    Attributes:
+        value: The objective, a plain average.
+        log_weights: log p~ - log p of each draw at beta = 1.
+    """
+
+    value: Float[Array, ""]
+    log_weights: Float[Array, " sample"]
+
+
+def _possible(log_prob: Array) -> Array:
+    """Impossible draws count as 10 nats below the worst possible one of the batch: a slope, not a cliff."""
+    is_possible = log_prob > -jnp.inf
+    worst = jnp.min(jnp.where(is_possible, log_prob, jnp.inf))
+    floor = jnp.where(jnp.isfinite(worst), worst, 0.0) - IMPOSSIBLE_PENALTY
+    return jnp.where(is_possible, log_prob, jax.lax.stop_gradient(floor))
+
+
+def _mean_where(mask: Array, values: Array) -> Array:
+    return jnp.sum(jnp.where(mask, values, 0.0)) / jnp.maximum(jnp.sum(mask.astype(values.dtype)), 1.0)
+
+
+@dataclass(frozen=True)
+class ReverseKL:
+    """Reverse KL in the latent space. Build it with `reverse_kl`."""
+
+    gradient: str
+
+    def resolve(self, transport: AbstractTransport, target: Target) -> "ReverseKL":
+        """Chooses the gradient estimator where "auto" was asked for; raises where the choice cannot work."""
+        if self.gradient == "auto":
+            can = target.has_gradient and transport.has_straight_through
+            return ReverseKL("straight_through" if can else "score_function")
+        if self.gradient == "straight_through" and not target.has_gradient:
+            raise GradientError(
+                "objective",
+                "straight-through training needs log_prob at real theta, which this target cannot give",
+                "use reverse_kl(gradient='score_function')",
+            )
+        if self.gradient == "straight_through" and not transport.has_straight_through:
+            raise OptionError(
+                "objective",
+                f"{type(transport).__name__} has no straight-through gradient",
+                "use reverse_kl(gradient='score_function')",
+            )
+        return self
+
+    def __call__(
+        self, transport: AbstractTransport, target: Target, key: Array, num_samples: int, beta: Array
+    ) -> tuple[Float[Array, ""], LossInfo]:
+        """A surrogate whose gradient in the weights is the estimator, and the figures of this group of draws."""
+        z = jax.random.normal(key, (num_samples, transport.num_dims))
+        base = jax.vmap(normal.log_density)(z)
+        if self.gradient == "straight_through":
+            theta, log_volume = jax.vmap(transport.push_relaxed)(z)
+            log_prob = jax.vmap(target.log_prob_relaxed)(theta)
+        else:
+            theta, log_volume = jax.lax.stop_gradient(jax.vmap(transport.push)(z))
+            log_prob = jax.vmap(target.log_prob)(theta)
+        is_inside = log_volume > -jnp.inf  # a draw exactly on a border has density 0 and teaches nothing
+        log_volume = jnp.where(is_inside, log_volume, 0.0)
+        cost = base - beta * _possible(log_prob) - log_volume
+        value = _mean_where(is_inside, cost)
+        log_weights = jnp.where(is_inside, log_prob + log_volume - base, -jnp.inf)
+        info = jax.lax.stop_gradient(LossInfo(value, log_weights))
+        if self.gradient == "straight_through":
+            return value, info
+        others = (jnp.sum(cost) - cost) / max(num_samples - 1, 1)
+        terms = jax.vmap(transport.log_proposal)(z)
+        advantage = jax.lax.stop_gradient(cost - others)
+        return _mean_where(is_inside, advantage * terms.log_model - terms.log_dequantizer), info
+
+
+def reverse_kl(gradient: str = "auto") -> ReverseKL:
+    """KL(p || p~) in the latent space: the paper's objective.
+
+    Args:
+        gradient: "straight_through" (the paper's, with du/dx = 1), "score_function" (leave-one-out baseline; needs
+            evaluations only), or "auto": straight-through where target and transport allow it.
+
+    >>> reverse_kl().gradient
+    'auto'
+    """
+    if gradient not in ("auto", "straight_through", "score_function"):
+        raise OptionError("gradient", f"unknown {gradient!r}", "auto, straight_through or score_function")
+    return ReverseKL(gradient)
+
+
+def importance_ess(log_weights: Array) -> Array:
+    """(sum w)^2 / (N sum w^2), the effective fraction of importance-weighted draws."""
+    log_weights = log_weights.reshape(-1)
+    top = jnp.max(log_weights)
+    w = jnp.exp(log_weights - jnp.where(jnp.isfinite(top), top, 0.0))
+    return jnp.sum(w) ** 2 / (w.size * jnp.maximum(jnp.sum(w**2), jnp.finfo(w.dtype).tiny))

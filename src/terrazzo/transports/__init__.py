@@ -1,0 +1,9 @@
+"""Transports: a latent Gaussian, a surjection onto the space, and its exact stochastic inverse."""
+
+from terrazzo.transports.base import AbstractTransport as AbstractTransport
+from terrazzo.transports.base import log_weight as log_weight
+from terrazzo.transports.base import sample_transport as sample_transport
+from terrazzo.transports.flow import FlowTransport as FlowTransport
+from terrazzo.transports.flow import flow_transport as flow_transport
+from terrazzo.transports.product import ProductTransport as ProductTransport
+from terrazzo.transports.product import product_transport as product_transport

@@ -1,0 +1,131 @@
+"""What a transport is, and the one law it obeys.
+
+A transport turns a latent Gaussian z ~ p = N(0, I_d) into configurations: `push(z) -> (theta, log_volume)` is a
+deterministic surjection with a number v(z), and `lift(key, theta) -> z` draws from exp(v) on the cell of theta.
+
+**The law:** for every theta the integral of exp(v(z)) over {z : push(z) = theta} is exactly 1. Then
+p~(z) = pi(push(z)) exp(v(z)) has pi as the exact law of theta, whatever the weights of the networks are
+(DESIGN section 1).
+"""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from terrazzo.spaces import Space
+from terrazzo.targets import Target
+from terrazzo.transports import normal
+
+
+class Pushed(NamedTuple):
+    """A latent point pushed to the space.
+
+    Attributes:
+        theta: The configuration.
+        log_volume: v(z); -inf where z has density 0.
+    """
+
+    theta: Int[Array, " dim"]
+    log_volume: Float[Array, ""]
+
+
+class Relaxed(NamedTuple):
+    """As `Pushed`, with theta real and straight-through derivatives (for training and surrogate forces)."""
+
+    theta: Float[Array, " dim"]
+    log_volume: Float[Array, ""]
+
+
+class LogProposal(NamedTuple):
+    """What the weights say about a fixed embedded point: the two terms of score-function training.
+
+    Attributes:
+        log_model: log of the model's density at the fixed x = T(z) (for categoricals: log q(theta)).
+        log_dequantizer: log q(u | theta) at that x (0 where the dequantizer is exact).
+    """
+
+    log_model: Float[Array, ""]
+    log_dequantizer: Float[Array, ""]
+
+
+class AbstractTransport(eqx.Module):
+    """A latent Gaussian, a surjection onto the space, and its exact stochastic inverse."""
+
+    space: eqx.AbstractVar[Space]
+    has_straight_through: eqx.AbstractClassVar[bool]
+
+    @abstractmethod
+    def push(self, z: Float[Array, " dim"]) -> Pushed:
+        """theta and log_volume of one latent point."""
+
+    @abstractmethod
+    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+        """A draw of z from exp(v) restricted to the cell of theta."""
+
+    @abstractmethod
+    def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
+        """As `push`, same values, but theta is real with dtheta/dx = 1 and du/dx = 1 (straight-through)."""
+
+    @abstractmethod
+    def log_proposal(self, z: Float[Array, " dim"]) -> LogProposal:
+        """The model's and the dequantizer's log-densities at the fixed x = T(z), as functions of the weights."""
+
+    @property
+    def num_dims(self) -> int:
+        return self.space.num_dims
+
+
+def log_weight(transport: AbstractTransport, target: Target, z: Float[Array, " dim"]) -> Float[Array, ""]:
+    """log w(z) = log p~(z) - log p(z); E_p[w] = Z, the normalising constant of the target."""
+    theta, log_volume = transport.push(z)
+    return target.log_prob(theta) + log_volume - normal.log_density(z)
+
+
+class TransportDraws(NamedTuple):
+    """Independent draws of a transport, with their importance weights.
+
+    Attributes:
+        theta: Flat configurations, (draw, dim).
+        log_prob: log pi of each.
+        log_weights: log w of each; E[w] = Z.
+    """
+
+    theta: Int[Array, "draw dim"]
+    log_prob: Float[Array, " draw"]
+    log_weights: Float[Array, " draw"]
+
+
+@eqx.filter_jit
+def sample_transport(key: Array, transport: AbstractTransport, target: Target, num_draws: int) -> TransportDraws:
+    """Independent draws pushed from the latent Gaussian, with weights: the paper's Remark 1, made exact."""
+
+    def one(key: Array) -> TransportDraws:
+        z = jax.random.normal(key, (transport.num_dims,))
+        theta, log_volume = transport.push(z)
+        log_prob = target.log_prob(theta)
+        return TransportDraws(theta, log_prob, log_prob + log_volume - normal.log_density(z))
+
+    return jax.vmap(one)(jax.random.split(key, num_draws))
+
+
+def lift_by_rejection(key, draw, push, theta: Int[Array, " dim"], *, max_tries: int = 64) -> Float[Array, " dim"]:
+    """Draws z by `draw(key)` until `push(z)` gives theta back.
+
+    The cell is what `push` says it is, in floating point: a draw so near a border that rounding carries it across
+    lies outside the cell, and is drawn again. Almost always the first draw is inside. A cell too thin for floating
+    point gives NaN after `max_tries`: latent moves from there are rejected, which keeps them exact.
+    """
+
+    def try_again(carry):
+        count, _, _ = carry
+        z = draw(jax.random.fold_in(key, count))
+        theta_back, log_volume = push(z)
+        return count + 1, z, jnp.all(theta_back == theta) & jnp.isfinite(log_volume)
+
+    start = (jnp.asarray(0, jnp.int32), jnp.zeros(theta.shape, jnp.result_type(float)), jnp.asarray(False))
+    _, z, is_found = jax.lax.while_loop(lambda c: ~c[2] & (c[0] < max_tries), try_again, start)
+    return jnp.where(is_found, z, jnp.nan)

@@ -1,0 +1,114 @@
+"""A stack of coupling layers with shuffles, scanned over its layers, as one flowjax bijection.
+
+Layer l: the first half of the coordinates drives a network whose output is the raw parameters of elementwise monotone
+maps of the second half; then a fixed shuffle. flowjax's own `coupling_flow` computes the same thing, but keeps
+closures in its leaves: every new flow compiles anew, cannot be built under `jit`, and cannot be stored without
+running code. The contract (`transform_and_log_det`, `inverse_and_log_det`) is flowjax's, so any of its bijections can
+stand in for this one.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from flowjax.bijections import AbstractBijection
+from jaxtyping import Array, Float, Int
+
+from terrazzo.transports.splines import Transformer, affine, rational_quadratic_spline
+
+TRANSFORMERS: dict[str, Transformer] = {"affine": affine, "spline": rational_quadratic_spline}
+
+
+class CouplingStack(AbstractBijection):
+    """num_layers couplings: x -> shuffle_l(x_a, f(x_b; net_l(x_a, condition))).
+
+    Forward (`transform`): one pass of the networks. Inverse: one pass as well.
+
+    Args:
+        key: Random key.
+        num_dims: d.
+        transformer: "affine" or "spline".
+        num_layers: Number of couplings.
+        width: Hidden width of the conditioner networks.
+        depth: Their number of hidden layers.
+        cond_dim: Size of the condition, if there is one.
+    """
+
+    shape: tuple[int, ...] = eqx.field(static=True)
+    cond_shape: tuple[int, ...] | None = eqx.field(static=True)
+    transformer: str = eqx.field(static=True)
+    nets: eqx.nn.MLP
+    shuffles: Int[Array, "layers dim"]
+
+    def __init__(
+        self,
+        key: Array,
+        *,
+        num_dims: int,
+        transformer: str = "spline",
+        num_layers: int,
+        width: int,
+        depth: int = 1,
+        cond_dim: int | None = None,
+    ):
+        self.shape = (num_dims,)
+        self.cond_shape = None if cond_dim is None else (cond_dim,)
+        self.transformer = transformer
+        num_kept = num_dims // 2
+        in_size = max(1, num_kept + (cond_dim or 0))
+        out_size = (num_dims - num_kept) * TRANSFORMERS[transformer].num_parameters
+
+        def make_net(key: Array) -> eqx.nn.MLP:
+            net = eqx.nn.MLP(in_size, out_size, width, depth, key=key)
+            # Training starts near the identity.
+            last = jax.tree.map(lambda x: 0.01 * x if eqx.is_inexact_array(x) else x, net.layers[-1])
+            return eqx.tree_at(lambda m: m.layers[-1], net, last)
+
+        net_key, shuffle_key = jax.random.split(key)
+        self.nets = eqx.filter_vmap(make_net)(jax.random.split(net_key, num_layers))
+        if num_dims <= 2:  # a random shuffle of two might never swap them
+            self.shuffles = jnp.tile(jnp.arange(num_dims, dtype=jnp.int32)[::-1], (num_layers, 1))
+        else:
+            keys = jax.random.split(shuffle_key, num_layers)
+            self.shuffles = jax.vmap(lambda k: jax.random.permutation(k, num_dims))(keys).astype(jnp.int32)
+
+    def _raw(self, net: eqx.nn.MLP, kept: Array, condition: Array | None) -> Float[Array, "dim parameters"]:
+        inputs = kept if condition is None else jnp.concatenate([kept, condition])
+        if inputs.size == 0:  # one coordinate and no condition: the network is a learned constant
+            inputs = jnp.ones(1, kept.dtype)
+        return net(inputs).reshape(self.shape[0] - kept.size, -1)
+
+    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        transform = TRANSFORMERS[self.transformer].transform
+        num_kept = self.shape[0] // 2
+        arrays, static = eqx.partition(self.nets, eqx.is_array)
+
+        def layer(carry, parts):
+            x, log_det = carry
+            net_arrays, shuffle = parts
+            kept, changed = x[:num_kept], x[num_kept:]
+            raw = self._raw(eqx.combine(net_arrays, static), kept, condition)
+            changed, logs = jax.vmap(transform)(changed, raw)
+            return (jnp.concatenate([kept, changed])[shuffle], log_det + jnp.sum(logs)), None
+
+        start = (x, jnp.zeros((), x.dtype))
+        (y, log_det), _ = jax.lax.scan(layer, start, (arrays, self.shuffles))
+        return y, log_det
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        inverse = TRANSFORMERS[self.transformer].inverse
+        num_kept = self.shape[0] // 2
+        arrays, static = eqx.partition(self.nets, eqx.is_array)
+        unshuffles = jnp.argsort(self.shuffles, axis=1)
+
+        def layer(carry, parts):
+            y, log_det = carry
+            net_arrays, unshuffle = parts
+            y = y[unshuffle]
+            kept, changed = y[:num_kept], y[num_kept:]
+            raw = self._raw(eqx.combine(net_arrays, static), kept, condition)
+            changed, logs = jax.vmap(inverse)(changed, raw)
+            return (jnp.concatenate([kept, changed]), log_det + jnp.sum(logs)), None
+
+        start = (y, jnp.zeros((), y.dtype))
+        (x, log_det), _ = jax.lax.scan(layer, start, (arrays, unshuffles), reverse=True)
+        return x, log_det
