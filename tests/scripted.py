@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo import Target
-
 MAX_CHOICES = 64
+MAX_OUTCOMES = 20_000
 
 
 class Script:
@@ -31,54 +30,51 @@ class Script:
         return outcome
 
 
-def choices(make, target, state_fn):
+def choices(make, target):
     """The sizes of the choices of one step, in order."""
-    script = Script(jnp.zeros(MAX_CHOICES, jnp.int32))
-    theta = jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32)
+    scripts = []
     params, static = eqx.partition(target, eqx.is_array)
 
-    def run(theta, params):
+    def run(theta, outcomes, params):
+        script = Script(outcomes)
+        scripts.append(script)
         sampler = make(eqx.combine(params, static))
-        return sampler.step(script, state_fn(sampler, theta))[0].position
+        return sampler.step(script, sampler.init(theta, None))[0].position
 
-    jax.eval_shape(run, theta, params)
-    return script.sizes
+    theta = jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32)
+    jax.eval_shape(run, theta, jax.ShapeDtypeStruct((MAX_CHOICES,), jnp.int32), params)
+    return scripts[-1].sizes
 
 
-def transition_matrices(make, target: Target, stacked, *, state_fn=None, chunk=2**22):
+def transition_matrices(make, target, stacked):
     """P for a batch of targets: shape (num_targets, num_states, num_states).
 
     Args:
         make: `target -> SamplingAlgorithm`.
         target: The pattern; its arrays are replaced by slices of `stacked`.
-        stacked: The target's arrays (`eqx.filter(target, eqx.is_array)`) with a leading axis.
-        state_fn: `(sampler, theta) -> state`, by default `sampler.init(theta)`.
+        stacked: The arrays of `target` with a leading axis.
     """
-    state_fn = state_fn or (lambda sampler, theta: sampler.init(theta, None))
     static = eqx.filter(target, eqx.is_array, inverse=True)
-    sizes = choices(make, target, state_fn)
-    outcomes = np.stack(np.unravel_index(np.arange(int(np.prod(sizes))), sizes), axis=-1).astype(np.int32)
+    sizes = choices(make, target)
+    num_outcomes = int(np.prod(sizes))
+    assert num_outcomes <= MAX_OUTCOMES, f"{num_outcomes} outcomes a step: use a smaller space"
+    outcomes = np.stack(np.unravel_index(np.arange(num_outcomes), sizes), axis=-1).astype(np.int32)
     states = jnp.asarray(target.space.enumerate())
     num_states = len(states)
 
     def one(params, theta, outcome):
         sampler = make(eqx.combine(params, static))
         script = Script(outcome)
-        new, _ = sampler.step(script, state_fn(sampler, theta))
+        new, _ = sampler.step(script, sampler.init(theta, None))
         return target.space.index(new.position), jnp.exp(script.log_prob)
 
-    @jax.jit
-    def rows(params, outcomes):
+    def rows(params):
         over_outcomes = jax.vmap(one, (None, None, 0))
-        to, probability = jax.vmap(over_outcomes, (None, 0, None))(params, states, outcomes)
+        to, probability = jax.vmap(over_outcomes, (None, 0, None))(params, states, jnp.asarray(outcomes))
         start = jnp.arange(num_states)[:, None]
         return jnp.zeros((num_states, num_states)).at[start, to].add(probability)
 
-    leaves = jax.tree.leaves(stacked)
-    num_targets = leaves[0].shape[0]
-    per_call = max(1, chunk // max(1, num_states * len(outcomes) * num_targets))
-    assert per_call >= 1, "too many outcomes"
-    return np.asarray(jax.jit(jax.vmap(rows, (0, None)))(stacked, jnp.asarray(outcomes)))
+    return np.asarray(jax.jit(lambda stacked: jax.lax.map(rows, stacked))(stacked))
 
 
 def stationary(log_probs):

@@ -71,6 +71,8 @@ class SamplerSpec(NamedTuple):
         needs: What it needs of the target: any of "transport", "gradient", "binary", "ordered", "pairwise".
         tuning: `tuning(target, **options) -> Tuning`, or None if there is nothing to tune.
         check: `check(target) -> None`: raises `UnsupportedError` early if the method does not apply.
+        prepare: `prepare(target, **options) -> options`: finds on the host what the factory cannot find inside
+            compiled code (a colouring, say). Called once, with the concrete target and the user's options.
     """
 
     name: str
@@ -80,6 +82,7 @@ class SamplerSpec(NamedTuple):
     needs: frozenset[str] = frozenset()
     tuning: Callable[..., Tuning] | None = None
     check: Callable[[Target], None] | None = None
+    prepare: Callable[..., dict[str, Any]] | None = None
 
 
 def as_float(value: Any) -> Array:

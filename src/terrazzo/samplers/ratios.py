@@ -9,7 +9,6 @@ exact (one batched evaluation of all neighbours, or the target's cheap condition
 gradient (Grathwohl et al. 2021). An MH correction makes any of them valid, so the expansion needs no error control.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -57,25 +56,32 @@ class Moves(NamedTuple):
         return self.values(theta) - theta[self.sites]
 
 
-def moves_of(space: Space) -> Moves:
-    """All single-site moves of a space: sum_i (K_i - 1) of them.
+def moves_of(space: Space, reach: int | None = None) -> Moves:
+    """The single-site moves of a space: sum_i (K_i - 1) of them, fewer if ordered coordinates have a `reach`.
 
     >>> import terrazzo as tz
     >>> moves_of(tz.Space(tz.categorical(3, shape=2))).num_moves
     4
     """
-    sizes = space.sizes
-    counts = sizes - 1
-    sites = np.repeat(np.arange(len(sizes)), counts)
-    starts = np.concatenate([[0], np.cumsum(counts)])[:-1]
-    offsets = np.arange(len(sites)) - starts[sites] + 1
-    reverse = starts[sites] + sizes[sites] - offsets - 1
+    check_reach(reach)
+    sites_by_dim, offsets_by_dim = [], []
+    for i, (size, ordered) in enumerate(zip(space.sizes, space.is_ordered, strict=True)):
+        offsets = np.arange(1, size)
+        if ordered and reach is not None:
+            offsets = offsets[(offsets <= reach) | (offsets >= size - reach)]
+        sites_by_dim.append(np.full(len(offsets), i))
+        offsets_by_dim.append(offsets)
+    sites, offsets = np.concatenate(sites_by_dim), np.concatenate(offsets_by_dim)
+    starts = np.concatenate([[0], np.cumsum([len(o) for o in offsets_by_dim])])
+    # offsets of one site come in increasing order and o -> K - o maps them onto themselves, so it reverses them
+    reverse = starts[sites] + starts[sites + 1] - 1 - np.arange(len(sites))
     as_int = lambda a: a.astype(np.int32)
-    return Moves(as_int(sites), as_int(offsets), as_int(reverse), as_int(sizes[sites]), space.is_ordered[sites])
+    sizes = space.sizes[sites]
+    return Moves(as_int(sites), as_int(offsets), as_int(reverse), as_int(sizes), space.is_ordered[sites])
 
 
 def within_reach(moves: Moves, theta: Int[Array, " dim"], reach: int | None) -> Any:
-    """Which moves change an ordered coordinate by at most `reach` (None: all); a symmetric relation."""
+    """Which moves change an ordered coordinate by at most `reach` (None: all), not through the ends."""
     if reach is None:
         return jnp.ones(moves.num_moves, bool)
     return ~jnp.asarray(moves.is_ordered) | (jnp.abs(moves.distances(theta)) <= reach)
@@ -90,9 +96,9 @@ def check_reach(reach: int | None) -> None:
 # ---- exact
 
 
-def num_exact(target: Target) -> int:
+def num_neighbour_evaluations(target: Target, moves: Moves) -> int:
     """Evaluations that `neighbour_log_probs` needs."""
-    return 0 if target.site_logits_fn is not None else moves_of(target.space).num_moves
+    return 0 if target.site_logits_fn is not None else moves.num_moves
 
 
 def neighbour_log_probs(
@@ -217,6 +223,3 @@ def as_rows(moves: Moves, space: Space, per_move: Float[Array, " move"], stay: A
 def valid_offsets(space: Space) -> np.ndarray:
     """Which entries of the table of `as_rows` stand for a value."""
     return np.arange(space.max_size)[None] < space.sizes[:, None]
-
-
-RatioFn = Callable[[Int[Array, " dim"], Float[Array, ""]], Float[Array, " move"]]

@@ -122,3 +122,46 @@ def dual_averaging_tuning(
         update=update,
         final=lambda state: {parameter_name: line.from_line(state.average)},
     )
+
+
+# ---- moments of the pooled chains
+
+
+class Moments(NamedTuple):
+    """Running means of two vectors u and x, and the sum of products of their deviations (Chan's update)."""
+
+    count: Float[Array, ""]
+    mean_u: Float[Array, " u"]
+    mean_x: Float[Array, " x"]
+    products: Float[Array, "u x"]
+
+
+def moments_init(num_u: int, num_x: int) -> Moments:
+    """No observations yet."""
+    return Moments(as_float(0.0), jnp.zeros(num_u), jnp.zeros(num_x), jnp.zeros((num_u, num_x)))
+
+
+def moments_update(moments: Moments, u: Float[Array, "chain u"], x: Float[Array, "chain x"]) -> Moments:
+    """Adds one observation of every chain."""
+    number = float(u.shape[0])
+    count = moments.count + number
+    batch_u, batch_x = jnp.mean(u, axis=0), jnp.mean(x, axis=0)
+    shift_u, shift_x = batch_u - moments.mean_u, batch_x - moments.mean_x
+    within = jnp.matmul((u - batch_u).T, x - batch_x, precision="highest")
+    between = jnp.outer(shift_u, shift_x) * (moments.count * number / count)
+    return Moments(
+        count,
+        moments.mean_u + shift_u * (number / count),
+        moments.mean_x + shift_x * (number / count),
+        moments.products + within + between,
+    )
+
+
+def window_ends(step: Float[Array, ""], first: float = 50.0) -> Array:
+    """Whether a window of learning ends at this step: at first, 2 first, 4 first, ... so that old states are forgotten.
+
+    >>> [step for step in range(1, 1000) if window_ends(as_float(step))]
+    [50, 100, 200, 400, 800]
+    """
+    power = jnp.round(jnp.log2(jnp.maximum(step, first) / first))
+    return step == first * 2.0**power

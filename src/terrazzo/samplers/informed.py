@@ -1,0 +1,70 @@
+"""What the gradient-informed samplers share: the state that keeps the gradient, and factorised proposals.
+
+A *factorised* proposal draws an offset for every coordinate independently, from a (d, K_max) table of log-probabilities
+that depends on the current configuration only through its log-ratios (see `ratios`), and is corrected by MH.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from terrazzo.samplers import randomness
+from terrazzo.samplers.acceptance import metropolis_hastings
+from terrazzo.samplers.base import Info
+from terrazzo.samplers.ratios import Gradient, check_gradient, gradient, num_gradients
+from terrazzo.targets import Target
+
+
+class GradientState(NamedTuple):
+    """A configuration with the gradient there, which the next step needs."""
+
+    position: Int[Array, " dim"]
+    log_prob: Float[Array, ""]
+    gradient: Gradient
+
+
+def evaluate(target: Target, position: Int[Array, " dim"]) -> GradientState:
+    """The value of log pi (at the integers: the truth) and the gradient (of its continuation: only a guide)."""
+    return GradientState(position, target.log_prob(position), gradient(target, position))
+
+
+def num_evaluations(target: Target) -> int:
+    """What `evaluate` counts as."""
+    return 1 + num_gradients(target)
+
+
+def gradient_start(target: Target) -> Callable[..., GradientState]:
+    """Checks the target and returns the `init` of a gradient-informed sampler."""
+    check_gradient(target)
+
+    def init(position: Int[Array, " dim"], rng_key: Any = None) -> GradientState:
+        return evaluate(target, position)
+
+    return init
+
+
+def factorised_step(
+    key: randomness.Key,
+    target: Target,
+    state: GradientState,
+    log_table_fn: Callable[[GradientState], Float[Array, "dim max_size"]],
+) -> tuple[GradientState, Info]:
+    """One MH step with independent offsets per coordinate.
+
+    Args:
+        key: The key.
+        target: The target.
+        state: The current state.
+        log_table_fn: `state -> log_table`: log-probabilities of the offsets of each coordinate; column 0 is staying.
+    """
+    space = target.space
+    sizes, rows = jnp.asarray(space.sizes), jnp.arange(space.num_dims, dtype=jnp.int32)
+    propose_key, accept_key = randomness.split(key, 2)
+    forward = log_table_fn(state)
+    offsets = randomness.categorical_rows(propose_key, forward, sizes=space.sizes)
+    proposed = evaluate(target, (state.position + offsets) % sizes)
+    backward = log_table_fn(proposed)
+    log_hastings = jnp.sum(backward[rows, (sizes - offsets) % sizes]) - jnp.sum(forward[rows, offsets])
+    return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))

@@ -1,0 +1,133 @@
+"""Integer adaptive Metropolis: rounded, correlated Gaussian steps for ordered variables.
+
+    y = x + round(s L e + s0 e'),    e, e' ~ N(0, I),    L L^T = covariance of the target, learned in warm-up
+
+Rounding half to even is odd (round(-a) = -round(a)), so the step is symmetric: a = min(1, pi(y) / pi(x)).
+Outside the range the step is rejected, or wraps around; both keep the symmetry. Reflection does *not*: a reflected
+coordinate changes the sign of its step alone, and a correlated Gaussian is not symmetric under that.
+The small s0 keeps the walk irreducible where the learned scale is below half an integer.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy.stats import norm
+
+from terrazzo.errors import OptionError, UnsupportedError
+from terrazzo.samplers import randomness
+from terrazzo.samplers.acceptance import metropolis_hastings
+from terrazzo.samplers.base import Info, SamplingAlgorithm, State, Tuning, as_float
+from terrazzo.samplers.gibbs import start
+from terrazzo.samplers.tuning import (
+    DualAveraging,
+    Moments,
+    dual_averaging_init,
+    dual_averaging_update,
+    moments_init,
+    moments_update,
+    window_ends,
+)
+from terrazzo.targets import Target
+
+BOUNDARIES = ("reject", "wrap")
+
+
+def check(target: Target) -> None:
+    """Raises unless all variables are ordered."""
+    if not target.space.is_ordered.all():
+        raise UnsupportedError(
+            "target", "has unordered variables, on which a Gaussian step means nothing", "use metropolis or gibbs"
+        )
+
+
+def jitter_of(num_dims: int) -> float:
+    """The scale s0 at which half a coordinate a step moves by rounding alone."""
+    return float(0.5 / norm.isf(0.25 / num_dims))
+
+
+def integer_metropolis(
+    target: Target, *, scale: Any = 1.0, factor: Any = None, boundary: str = "reject"
+) -> SamplingAlgorithm:
+    """Metropolis with rounded Gaussian steps of learned covariance.
+
+    Args:
+        target: A target whose variables are all ordered.
+        scale: s (tuned in warm-up to an acceptance of 0.234).
+        factor: L, a (d, d) lower triangle (learned in warm-up; default the identity).
+        boundary: "reject" or "wrap".
+
+    Returns:
+        The sampler. One evaluation a step.
+
+    Reference: Haario, Saksman & Tamminen (2001), An adaptive Metropolis algorithm; here on integers.
+    """
+    check(target)
+    if boundary not in BOUNDARIES:
+        raise OptionError("boundary", f"{boundary!r} is unknown", f"one of {', '.join(BOUNDARIES)}")
+    num_dims, sizes = target.space.num_dims, jnp.asarray(target.space.sizes)
+    lower = jnp.eye(num_dims) if factor is None else jnp.asarray(factor, jnp.result_type(float))
+    jitter = jitter_of(num_dims)
+
+    def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
+        noise_key, accept_key = randomness.split(rng_key, 2)
+        noise = randomness.normal(noise_key, (2, num_dims))
+        change = jnp.round(as_float(scale) * (lower @ noise[0]) + jitter * noise[1])
+        # far beyond the range is as good as just beyond it, and fits an int32; with wrap-around it must stay odd
+        change = jnp.clip(change, -(2.0**30), 2.0**30).astype(jnp.int32)
+        moved = state.position + change
+        position = moved % sizes if boundary == "wrap" else jnp.clip(moved, 0, sizes - 1)
+        is_inside = jnp.all(position == moved) if boundary == "reject" else jnp.asarray(True)
+        log_prob = jnp.where(is_inside, target.log_prob(position), -jnp.inf)
+        position = jnp.where(is_inside, position, state.position)  # from an impossible state, even this is accepted
+        proposed = State(position, jnp.where(is_inside, log_prob, -jnp.inf))
+        return metropolis_hastings(accept_key, state, proposed, num_evaluations=1)
+
+    return SamplingAlgorithm(start(target), step)
+
+
+class _Search(NamedTuple):
+    step: Float[Array, ""]
+    scale: DualAveraging
+    moments: Moments
+    factor: Float[Array, "dim dim"]
+
+
+def tuning(target: Target, *, target_acceptance: float = 0.234, **options: Any) -> Tuning:
+    """Learns the covariance over doubling windows of the pooled chains, and tunes the scale to 0.234 acceptance."""
+    num_dims = target.space.num_dims
+    first_scale = float(np.log(2.38 / np.sqrt(num_dims)))
+
+    def init() -> _Search:
+        scale, moments = dual_averaging_init(first_scale), moments_init(num_dims, num_dims)
+        return _Search(as_float(0.0), scale, moments, jnp.eye(num_dims))
+
+    def learn(search: _Search) -> _Search:
+        covariance = search.moments.products / search.moments.count
+        spread = jnp.diag(jnp.diag(covariance) * 1e-3 + 1e-3)
+        factor = jnp.linalg.cholesky(covariance + spread)
+        factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, search.factor)
+        scale = dual_averaging_init(search.scale.average)
+        return _Search(search.step, scale, moments_init(num_dims, num_dims), factor)
+
+    def update(search: _Search, observations: tuple[Int[Array, "chain dim"], Float[Array, " chain"]]) -> _Search:
+        theta, acceptance = observations
+        real = theta.astype(jnp.result_type(float))
+        moments = moments_update(search.moments, real, real)
+        scale = dual_averaging_update(search.scale, target_acceptance - jnp.mean(acceptance))
+        search = _Search(search.step + 1.0, scale, moments, search.factor)
+        # each window is as long as all before it, and forgets them
+        return jax.lax.cond(window_ends(search.step), learn, lambda s: s, search)
+
+    def values(line: Float[Array, ""], search: _Search) -> dict[str, Any]:
+        return {"scale": jnp.exp(line), "factor": search.factor}
+
+    return Tuning(
+        init=init,
+        parameters=lambda search: values(search.scale.value, search),
+        observe=lambda state, info: (state.position, info.acceptance_rate),
+        update=update,
+        final=lambda search: values(search.scale.average, search),
+    )
