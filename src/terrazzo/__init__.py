@@ -1,6 +1,9 @@
 """Terrazzo: exact, diagnosed draws from any unnormalised distribution over integers."""
 
 from terrazzo import errors as errors
+from terrazzo import samplers as samplers
+from terrazzo.inference import sample as sample
+from terrazzo.results import Result as Result
 from terrazzo.spaces import Space as Space
 from terrazzo.spaces import binary as binary
 from terrazzo.spaces import categorical as categorical

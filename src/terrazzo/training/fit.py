@@ -26,6 +26,7 @@ from terrazzo.transports.base import AbstractTransport
 MAX_CHUNK = 500
 HELD_OUT = 1024
 LEARNING_RATE_CUTS = (1.0, 0.3, 0.1)
+TOLERANCE = 0.02  # nats of the held-out objective that count as an improvement
 
 
 class Fitted(NamedTuple):
@@ -226,7 +227,7 @@ def fit(
             checks.append((step, value))
             if step < anneal_steps:
                 continue
-            is_better = value < best_value - 1e-3 * max(1.0, 0.01 * abs(best_value))
+            is_better = value < best_value - TOLERANCE
             stale = 0 if is_better else stale + 1
             if value < best_value:
                 best_value, best_params = value, carry.params

@@ -80,8 +80,9 @@ class ReverseKL:
             theta, log_volume = jax.vmap(transport.push_relaxed)(z)
             log_prob = jax.vmap(target.log_prob_relaxed)(theta)
         else:
-            theta, log_volume = jax.lax.stop_gradient(jax.vmap(transport.push)(z))
-            log_prob = jax.vmap(target.log_prob)(theta)
+            scored = jax.vmap(transport.push_scored)(z)
+            log_volume = scored.log_volume
+            log_prob = jax.vmap(target.log_prob)(scored.theta)
         is_inside = log_volume > -jnp.inf  # a draw exactly on a border has density 0 and teaches nothing
         log_volume = jnp.where(is_inside, log_volume, 0.0)
         cost = base - beta * _possible(log_prob) - log_volume
@@ -91,9 +92,8 @@ class ReverseKL:
         if self.gradient == "straight_through":
             return value, info
         others = (jnp.sum(cost) - cost) / max(num_samples - 1, 1)
-        terms = jax.vmap(transport.log_proposal)(z)
         advantage = jax.lax.stop_gradient(cost - others)
-        return _mean_where(is_inside, advantage * terms.log_model - terms.log_dequantizer), info
+        return _mean_where(is_inside, advantage * scored.log_model - scored.log_dequantizer), info
 
 
 def reverse_kl(gradient: str = "auto") -> ReverseKL:

@@ -7,3 +7,7 @@ from terrazzo.transports.flow import FlowTransport as FlowTransport
 from terrazzo.transports.flow import flow_transport as flow_transport
 from terrazzo.transports.product import ProductTransport as ProductTransport
 from terrazzo.transports.product import product_transport as product_transport
+from terrazzo.transports.registry import REGISTRY as REGISTRY
+from terrazzo.transports.registry import TransportSpec as TransportSpec
+from terrazzo.transports.serialisation import deserialise as deserialise
+from terrazzo.transports.serialisation import serialise as serialise

@@ -40,14 +40,19 @@ class Relaxed(NamedTuple):
     log_volume: Float[Array, ""]
 
 
-class LogProposal(NamedTuple):
-    """What the weights say about a fixed embedded point: the two terms of score-function training.
+class Scored(NamedTuple):
+    """As `Pushed`, with the two terms of score-function training.
 
     Attributes:
-        log_model: log of the model's density at the fixed x = T(z) (for categoricals: log q(theta)).
-        log_dequantizer: log q(u | theta) at that x (0 where the dequantizer is exact).
+        theta: The configuration.
+        log_volume: v(z), without derivatives.
+        log_model: log of the model's density at the *fixed* point x = T(z) (for categoricals: log q(theta)), as a
+            function of the weights, up to a constant.
+        log_dequantizer: log q(u | theta) at that x (0 where the dequantizer is exact), as a function of the weights.
     """
 
+    theta: Int[Array, " dim"]
+    log_volume: Float[Array, ""]
     log_model: Float[Array, ""]
     log_dequantizer: Float[Array, ""]
 
@@ -71,8 +76,8 @@ class AbstractTransport(eqx.Module):
         """As `push`, same values, but theta is real with dtheta/dx = 1 and du/dx = 1 (straight-through)."""
 
     @abstractmethod
-    def log_proposal(self, z: Float[Array, " dim"]) -> LogProposal:
-        """The model's and the dequantizer's log-densities at the fixed x = T(z), as functions of the weights."""
+    def push_scored(self, z: Float[Array, " dim"]) -> Scored:
+        """As `push`, with the log-densities whose derivatives in the weights are the score."""
 
     @property
     def num_dims(self) -> int:

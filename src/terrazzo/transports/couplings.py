@@ -10,9 +10,11 @@ stand in for this one.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, Float, Int
 
+from terrazzo.transports import networks
 from terrazzo.transports.splines import Transformer, affine, rational_quadratic_spline
 
 TRANSFORMERS: dict[str, Transformer] = {"affine": affine, "spline": rational_quadratic_spline}
@@ -57,19 +59,14 @@ class CouplingStack(AbstractBijection):
         in_size = max(1, num_kept + (cond_dim or 0))
         out_size = (num_dims - num_kept) * TRANSFORMERS[transformer].num_parameters
 
-        def make_net(key: Array) -> eqx.nn.MLP:
-            net = eqx.nn.MLP(in_size, out_size, width, depth, key=key)
-            # Training starts near the identity.
-            last = jax.tree.map(lambda x: 0.01 * x if eqx.is_inexact_array(x) else x, net.layers[-1])
-            return eqx.tree_at(lambda m: m.layers[-1], net, last)
-
-        net_key, shuffle_key = jax.random.split(key)
-        self.nets = eqx.filter_vmap(make_net)(jax.random.split(net_key, num_layers))
+        rng = networks.generator(key)
+        # The small last layer starts training near the identity.
+        self.nets = networks.make_mlp(rng, in_size, out_size, width, depth, num_copies=num_layers, last_scale=0.01)
         if num_dims <= 2:  # a random shuffle of two might never swap them
-            self.shuffles = jnp.tile(jnp.arange(num_dims, dtype=jnp.int32)[::-1], (num_layers, 1))
+            shuffles = np.tile(np.arange(num_dims)[::-1], (num_layers, 1))
         else:
-            keys = jax.random.split(shuffle_key, num_layers)
-            self.shuffles = jax.vmap(lambda k: jax.random.permutation(k, num_dims))(keys).astype(jnp.int32)
+            shuffles = np.stack([rng.permutation(num_dims) for _ in range(num_layers)])
+        self.shuffles = jnp.asarray(shuffles, jnp.int32)
 
     def _raw(self, net: eqx.nn.MLP, kept: Array, condition: Array | None) -> Float[Array, "dim parameters"]:
         inputs = kept if condition is None else jnp.concatenate([kept, condition])

@@ -46,7 +46,7 @@ class FlowDequantizer(AbstractDequantizer):
     Attributes:
         bijection: T_lambda, a flowjax bijection.
         context_net: Features of theta that all layers see.
-        is_gaussian_tailed: Whether w = logit(Phi(.)) follows, so that the identity flow gives a uniform u.
+        is_gaussian_tailed: Whether `normal_to_logistic` follows, so that the identity flow gives a near-uniform u.
     """
 
     bijection: AbstractBijection

@@ -3,9 +3,9 @@
     x = T_phi(z) in prod_i (0, K_i),   theta = floor(x),   u = x - theta,
     v(z) = log q_lambda(u | theta) + log |T_phi'(z)|,      lift: u ~ q_lambda(. | theta), z = T_phi^-1(theta + u).
 
-T_phi is a stack of coupling bijections with shuffles (or any flowjax bijection), then (in the default architecture) logit(Phi(.)), then
-the scaled sigmoid. With logit(Phi(.)) the identity flow makes x uniform with Gaussian tails in z; without it (the
-paper's architecture) the latent density has the logistic's heavier tails.
+T_phi is a stack of coupling bijections with shuffles (or any flowjax bijection), then (but for the paper's
+architecture) a fixed cubic close to logit(Phi(.)), then the scaled sigmoid. With the cubic the identity flow makes x
+nearly uniform with Gaussian tails in z; without it the latent density has the logistic's heavier tails.
 """
 
 from typing import Any, ClassVar
@@ -17,10 +17,10 @@ import paramax
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, Float, Int
 
-from terrazzo.errors import OptionError
+from terrazzo.errors import OptionError, TransportError
 from terrazzo.spaces import Space, as_space
-from terrazzo.transports import cells, normal
-from terrazzo.transports.base import AbstractTransport, LogProposal, Pushed, Relaxed, lift_by_rejection
+from terrazzo.transports import cells, networks, normal
+from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
 from terrazzo.transports.couplings import CouplingStack
 from terrazzo.transports.dequantizers import AbstractDequantizer, FlowDequantizer, UniformDequantizer
 
@@ -35,7 +35,26 @@ class FlowTransport(AbstractTransport):
     space: Space = eqx.field(static=True)
     bijection: AbstractBijection
     dequantizer: AbstractDequantizer
-    is_gaussian_tailed: bool = eqx.field(static=True)
+    architecture: str = eqx.field(static=True)
+
+    @property
+    def is_gaussian_tailed(self) -> bool:
+        return self.architecture != "paper"
+
+    def describe(self) -> dict[str, Any]:
+        """The options of `flow_transport` that build the same shapes."""
+        if not isinstance(self.bijection, CouplingStack):
+            raise TransportError("transport", "has a bijection of its own", "only built-in architectures are storable")
+        layers = self.bijection.nets.layers
+        options = {
+            "architecture": self.architecture,
+            "num_layers": self.bijection.shuffles.shape[0],
+            "width": layers[0].weight.shape[1],
+            "depth": len(layers) - 1,
+        }
+        if isinstance(self.dequantizer, FlowDequantizer):
+            return {**options, "dequantizer": "flow", "context_width": self.dequantizer.context_net.out_size}
+        return {**options, "dequantizer": "uniform"}
 
     def _sizes(self) -> Float[Array, " dim"]:
         return jnp.asarray(self.space.sizes, jnp.result_type(float))
@@ -93,20 +112,22 @@ class FlowTransport(AbstractTransport):
         with jax.default_matmul_precision("highest"):
             return lift_by_rejection(key, draw, self.push, theta)
 
-    def log_proposal(self, z: Float[Array, " dim"]) -> LogProposal:
+    def push_scored(self, z: Float[Array, " dim"]) -> Scored:
         with jax.default_matmul_precision("highest"):
-            y = jax.lax.stop_gradient(self._forward(z)[0])
-            z_back, log_det = self._inverse(y)
+            y, log_det = jax.lax.stop_gradient(self._forward(z))
             size = self._sizes()
-            real = cells.cell(y, size).astype(y.dtype)
+            theta = cells.cell(y, size)
+            real = theta.astype(y.dtype)
             inside = cells.is_inside(y, real, size)
             y = jnp.where(inside, y, cells.embed(real, jnp.zeros_like(y), size))
             log_u, log_1mu = cells.log_offsets(y, real, size)
             log_q = self.dequantizer.log_density(log_u, log_1mu, self._context(real))
-            return LogProposal(normal.log_density(z_back) + log_det, log_q)
+            value = jax.lax.stop_gradient(log_q) + log_det + cells.log_det(y, size)
+            z_back, log_det_back = self._inverse(y)
+            log_model = normal.log_density(z_back) + log_det_back
+            return Scored(theta, jnp.where(jnp.all(inside), value, -jnp.inf), log_model, log_q)
 
 
-@eqx.filter_jit  # one compilation instead of hundreds of eager operations
 def _build(
     key: Array,
     space: Space,
@@ -123,17 +144,17 @@ def _build(
     shape = {"num_dims": num_dims, "transformer": transformer, "num_layers": num_layers, "width": width, "depth": depth}
     bijection = CouplingStack(flow_key, **shape)
     if dequantizer == "uniform":
-        return FlowTransport(space, bijection, UniformDequantizer(), gaussian_tailed)
+        return FlowTransport(space, bijection, UniformDequantizer(), architecture)
     conditional = CouplingStack(dequantizer_key, cond_dim=context_width, **shape)
-    context_net = eqx.nn.MLP(num_dims, context_width, width, 1, key=context_key)
-    return FlowTransport(space, bijection, FlowDequantizer(conditional, context_net, gaussian_tailed), gaussian_tailed)
+    context_net = networks.make_mlp(networks.generator(context_key), num_dims, context_width, width, 1)
+    return FlowTransport(space, bijection, FlowDequantizer(conditional, context_net, gaussian_tailed), architecture)
 
 
 def flow_transport(
     space: Any,
     *,
     key: Array,
-    architecture: str = "spline",
+    architecture: str | None = None,
     dequantizer: str = "flow",
     num_layers: int | None = None,
     width: int | None = None,
@@ -145,8 +166,9 @@ def flow_transport(
     Args:
         space: The space (or a single variable).
         key: Random key for the initial weights.
-        architecture: "spline" (rational-quadratic-spline couplings), "affine", or "paper" (the paper's own: 4 affine
-            couplings of width 256 up to 32 coordinates, 8 of width 512 beyond, tanh-exp scale, plain sigmoid).
+        architecture: "spline" (rational-quadratic-spline couplings, the default), "affine" (the default for binary
+            spaces, whose two cells need no finer map), or "paper" (the paper's own: 4 affine couplings of width 256
+            up to 32 coordinates, 8 of width 512 beyond, tanh-exp scale, plain sigmoid).
         dequantizer: "flow" (learned) or "uniform" (Nishimura et al. 2020).
         num_layers: Number of couplings, in the flow and in the dequantizer each.
         width: Hidden width of each conditioner.
@@ -159,6 +181,8 @@ def flow_transport(
     (4,)
     """
     space = as_space(space)
+    if architecture is None:
+        architecture = "affine" if space.is_binary else "spline"
     for name, value, allowed in (
         ("architecture", architecture, ARCHITECTURES),
         ("dequantizer", dequantizer, DEQUANTIZERS),

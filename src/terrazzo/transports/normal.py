@@ -38,15 +38,19 @@ def log_ndtri(log_p: Array) -> Array:
     return jnp.where(is_far, far, near)
 
 
-def normal_to_logistic(y: Array) -> tuple[Array, Array]:
-    """Maps a normal variable to a logistic one: w = logit(Phi(y)), with log dw/dy, elementwise.
+_LINEAR, _CUBIC = 1.5976, 0.07056
 
-    A sigmoid after it is Phi: a standard normal becomes exactly uniform, with Gaussian (not logistic) tails.
+
+def normal_to_logistic(y: Array) -> tuple[Array, Array]:
+    """A cubic that carries a normal variable to a nearly logistic one, with log dw/dy, elementwise.
+
+    sigmoid(1.5976 y + 0.07056 y^3) equals Phi(y) to 1.5e-4 (Page 1977), so a sigmoid after it makes a standard normal
+    nearly uniform, and the tails in y are no heavier than Gaussian. Unlike Phi it has a closed-form inverse.
     """
-    lower, upper = log_ndtr(y), log_ndtr(-y)
-    return lower - upper, log_pdf(y) - lower - upper
+    return y * (_LINEAR + _CUBIC * y * y), jnp.log(_LINEAR + 3.0 * _CUBIC * y * y)
 
 
 def logistic_to_normal(w: Array) -> Array:
-    """The inverse of `normal_to_logistic`: y = Phi^-1(sigmoid(w))."""
-    return -jnp.sign(w) * log_ndtri(jax.nn.log_sigmoid(-jnp.abs(w)))
+    """The inverse of `normal_to_logistic`: the only real root of a cubic, by the hyperbolic sine."""
+    root = (_LINEAR / _CUBIC / 3.0) ** 0.5
+    return 2.0 * root * jnp.sinh(jnp.arcsinh(w / (2.0 * _CUBIC * root**3)) / 3.0)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from terrazzo.errors import TransportError
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import inverse_cdf, normal
-from terrazzo.transports.base import AbstractTransport, LogProposal, Pushed, Relaxed, lift_by_rejection
+from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
 
 
 class ProductTransport(AbstractTransport):
@@ -49,8 +49,10 @@ class ProductTransport(AbstractTransport):
         theta, log_volume = self.push(z)
         return Relaxed(theta.astype(z.dtype), log_volume)
 
-    def log_proposal(self, z: Float[Array, " dim"]) -> LogProposal:
-        return LogProposal(normal.log_density(z) - self.push(z).log_volume, jnp.zeros((), z.dtype))
+    def push_scored(self, z: Float[Array, " dim"]) -> Scored:
+        theta, log_volume = self.push(z)
+        log_q = normal.log_density(z) - log_volume
+        return Scored(theta, jax.lax.stop_gradient(log_volume), log_q, jnp.zeros((), z.dtype))
 
 
 def product_transport(space: Any, *, logits: Any = None) -> ProductTransport:
