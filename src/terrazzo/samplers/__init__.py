@@ -12,14 +12,22 @@ from terrazzo.samplers.base import SamplerSpec as SamplerSpec
 from terrazzo.samplers.base import SamplingAlgorithm as SamplingAlgorithm
 from terrazzo.samplers.base import State as State
 from terrazzo.samplers.base import Tuning as Tuning
+from terrazzo.samplers.binary_hmc import binary_hmc as binary_hmc
+from terrazzo.samplers.binary_hmc import check_binary as _check_binary
 from terrazzo.samplers.blocks import block_gibbs as block_gibbs
 from terrazzo.samplers.blocks import hamming_ball as hamming_ball
 from terrazzo.samplers.coloured_gibbs import coloured_gibbs as coloured_gibbs
 from terrazzo.samplers.coloured_gibbs import prepare as _prepare_colours
+from terrazzo.samplers.discontinuous_hmc import discontinuous_hmc as discontinuous_hmc
+from terrazzo.samplers.discontinuous_hmc import tuning as _tune_discontinuous_hmc
 from terrazzo.samplers.discrete_langevin import discrete_langevin as discrete_langevin
 from terrazzo.samplers.discrete_langevin import tuning as _tune_discrete_langevin
 from terrazzo.samplers.dlmc import dlmc as dlmc
 from terrazzo.samplers.dlmc import tuning as _tune_dlmc
+from terrazzo.samplers.gaussian_integral_hmc import check as _check_binary_pairwise
+from terrazzo.samplers.gaussian_integral_hmc import gaussian_integral_hmc as gaussian_integral_hmc
+from terrazzo.samplers.gaussian_integral_hmc import prepare as _prepare_terms
+from terrazzo.samplers.gaussian_integral_hmc import tuning as _tune_gaussian_integral_hmc
 from terrazzo.samplers.gibbs import gibbs as gibbs
 from terrazzo.samplers.gibbs import metropolised_gibbs as metropolised_gibbs
 from terrazzo.samplers.gibbs import systematic_gibbs as systematic_gibbs
@@ -35,7 +43,15 @@ from terrazzo.samplers.path_auxiliary import path_auxiliary as path_auxiliary
 from terrazzo.samplers.path_auxiliary import tuning as _tune_path_auxiliary
 from terrazzo.samplers.ratios import check_gradient as _check_gradient
 from terrazzo.samplers.slice_gibbs import slice_gibbs as slice_gibbs
+from terrazzo.samplers.smc import smc as smc
+from terrazzo.samplers.swendsen_wang import check as _check_clusters
+from terrazzo.samplers.swendsen_wang import prepare as _prepare_clusters
+from terrazzo.samplers.swendsen_wang import swendsen_wang as swendsen_wang
 from terrazzo.samplers.tabu import tabu as tabu
+from terrazzo.samplers.tempered_runs import run_tempering as run_tempering
+from terrazzo.samplers.tempering import parallel_tempering as parallel_tempering
+from terrazzo.samplers.tempering import prepare as _prepare_tempering
+from terrazzo.samplers.tempering import tuning as _tune_ladder
 from terrazzo.samplers.zanella import tuning as _tune_jumps
 from terrazzo.samplers.zanella import zanella as zanella
 
@@ -71,6 +87,17 @@ _SPECS = (
                 _GRADIENT, _tune_dlmc, _check_gradient),
     SamplerSpec("any_scale", any_scale, "a learned quadratic model, from local to global steps", "Sun et al. (2023)",
                 _GRADIENT | _ORDERED, _tune_any_scale, _check_any_scale),
+    SamplerSpec("discontinuous_hmc", discontinuous_hmc, "Laplace momentum, coordinate by coordinate",
+                "Nishimura et al. (2020)", tuning=_tune_discontinuous_hmc),
+    SamplerSpec("binary_hmc", binary_hmc, "exact motion between the walls of binary variables",
+                "Pakman & Paninski (2013)", frozenset({"binary"}), check=_check_binary),
+    SamplerSpec("gaussian_integral_hmc", gaussian_integral_hmc, "HMC on a Gaussian augmentation of pairwise models",
+                "Zhang et al. (2012)", frozenset({"binary", "pairwise"}), _tune_gaussian_integral_hmc,
+                _check_binary_pairwise, _prepare_terms),
+    SamplerSpec("swendsen_wang", swendsen_wang, "cluster flips for Ising and Potts models",
+                "Swendsen & Wang (1987)", frozenset({"pairwise"}), None, _check_clusters, _prepare_clusters),
+    SamplerSpec("parallel_tempering", parallel_tempering, "a ladder of temperatures over any other kernel",
+                "Syed et al. (2022)", tuning=_tune_ladder, prepare=_prepare_tempering),
 )
 # fmt: on
 

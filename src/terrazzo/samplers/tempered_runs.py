@@ -1,0 +1,192 @@
+"""Runs of parallel tempering that keep every temperature, and log Z from them.
+
+With draws of all rungs, each ratio Z_{r+1} / Z_r of neighbours follows from Bennett's acceptance ratio: the root D of
+
+    sum_{draws of r} sigmoid(l - D) = sum_{draws of r+1} sigmoid(D - l),    l = (beta_{r+1} - beta_r) log pi,
+
+the combination of both stepping stones that has the least variance. log Z = log Z_0 + sum_r D_r, where Z_0, at
+beta = 0, is the number of possible configurations.
+
+Reference: Bennett (1976), Efficient estimation of free energy differences from Monte Carlo data.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from terrazzo.diagnostics import LogZ
+from terrazzo.errors import OptionError
+from terrazzo.samplers.tempering import default_ladder, parallel_tempering, prepare, tuning
+from terrazzo.targets import Target
+
+NUM_SUPPORT_DRAWS = 2**16
+
+
+class TemperedRun(NamedTuple):
+    """All temperatures of a run.
+
+    Attributes:
+        theta: Cold draws, shape (chain, draw, d).
+        log_probs: log pi of every replica, shape (chain, draw, replica), hottest first.
+        tempered_theta: Draws of every replica, shape (chain, draw, replica, d), or None.
+        inverse_temperatures: The adapted ladder.
+        swap_rates: The mean swap probability of each pair.
+        evidence: log Z, if the ladder begins at 0.
+    """
+
+    theta: np.ndarray
+    log_probs: np.ndarray
+    tempered_theta: np.ndarray | None
+    inverse_temperatures: np.ndarray
+    swap_rates: np.ndarray
+    evidence: LogZ | None
+
+
+def bennett(forward: np.ndarray, backward: np.ndarray) -> float:
+    """The log-ratio of two normalisers from log-ratios under the first (`forward`) and under the second (`backward`).
+
+    >>> round(bennett(np.full(4, 2.0), np.full(3, 2.0)), 9)
+    2.0
+    """
+    forward, backward = forward.ravel(), backward.ravel()
+    offset = np.log(len(backward) / len(forward))  # draws may differ in number
+
+    def gap(d: float) -> float:
+        return float(expit(forward - d + offset).sum() - expit(d - backward - offset).sum())
+
+    low, high = min(forward.min(), backward.min()), max(forward.max(), backward.max())
+    margin = 1.0 + abs(offset)
+    while gap(low - margin) < 0:
+        margin *= 2
+    while gap(high + margin) > 0:
+        margin *= 2
+    return float(brentq(gap, low - margin, high + margin, xtol=1e-12))
+
+
+def stepping_stones(log_probs: Any, inverse_temperatures: Any, log_z0: float) -> LogZ:
+    """Log Z at beta = 1 from log pi of all replicas.
+
+    Args:
+        log_probs: Untempered log pi, shape (chain, draw, replica), hottest first.
+        inverse_temperatures: The ladder; log Z is relative to its first rung.
+        log_z0: log Z of the first rung: at beta = 0 the log-number of possible configurations.
+
+    Returns:
+        The pooled estimate. Its standard error is that of the per-chain estimates, NaN for one chain.
+    """
+    v, betas = np.asarray(log_probs, float), np.asarray(inverse_temperatures, float)
+    if v.ndim != 3 or v.shape[2] != len(betas):
+        raise OptionError("log_probs", f"has shape {v.shape}", f"must be (chain, draw, {len(betas)})")
+
+    def total(part: np.ndarray) -> float:
+        gaps = np.diff(betas)
+        return sum(bennett(gaps[r] * part[..., r], gaps[r] * part[..., r + 1]) for r in range(len(gaps)))
+
+    per_chain = np.array([total(chain) for chain in v])
+    error = float(per_chain.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else float("nan")
+    return LogZ(log_z0 + total(v), error, float("nan"), float("nan"))
+
+
+def log_num_possible(key: Array, target: Target) -> tuple[float, float]:
+    """The log-number of possible configurations and its standard error, from uniform draws (0 if all were possible)."""
+    theta = target.space.random(key, (NUM_SUPPORT_DRAWS,))
+    share = float(jnp.mean(jnp.where(jax.vmap(target.log_prob)(theta) > -jnp.inf, 1.0, 0.0)))
+    log_states = float(np.log(target.space.sizes.astype(float)).sum())
+    if share == 0:
+        return float("nan"), float("nan")
+    return log_states + float(np.log(share)), float(np.sqrt((1 - share) / (share * NUM_SUPPORT_DRAWS)))
+
+
+@eqx.filter_jit
+def _warm_up(key: Array, target: Target, theta: Array, ladder: Array, num_steps: int, make: Callable) -> tuple:
+    tune = tuning(target, inverse_temperatures=ladder)
+    first = make(target, **tune.parameters(tune.init()))
+    states = jax.vmap(first.init)(theta, jax.random.split(key, len(theta)))
+
+    def body(carry: tuple, step_key: Array) -> tuple:
+        states, tuning_state = carry
+        sampler = make(target, **tune.parameters(tuning_state))
+        states, infos = jax.vmap(sampler.step)(jax.random.split(step_key, len(theta)), states)
+        return (states, tune.update(tuning_state, jax.vmap(tune.observe)(states, infos))), None
+
+    keys = jax.random.split(jax.random.fold_in(key, 1), num_steps)
+    (states, tuning_state), _ = jax.lax.scan(body, (states, tune.init()), keys)
+    return states, tune.final(tuning_state)["inverse_temperatures"]
+
+
+@eqx.filter_jit
+def _draw(
+    key: Array, target: Target, states: Any, betas: Array, num_draws: int, thinning: int, make: Callable, keep: bool
+) -> tuple:
+    sampler = make(target, inverse_temperatures=betas)
+    num_chains = states.position.shape[0]
+
+    def once(states: Any, step_key: Array) -> tuple:
+        states, infos = jax.vmap(sampler.step)(jax.random.split(step_key, num_chains), states)
+        return states, infos.swap_rates.mean(axis=0)
+
+    def body(states: Any, step_key: Array) -> tuple:
+        states, rates = jax.lax.scan(once, states, jax.random.split(step_key, thinning))
+        tempered = states.positions if keep else None
+        return states, (states.position, states.log_probs, tempered, rates.mean(axis=0))
+
+    _, out = jax.lax.scan(body, states, jax.random.split(key, num_draws))
+    return out
+
+
+def run_tempering(
+    key: Array,
+    target: Target,
+    *,
+    num_chains: int = 8,
+    num_warmup: int = 500,
+    num_draws: int = 1000,
+    thinning: int = 1,
+    num_temperatures: int = 16,
+    inverse_temperatures: Any = None,
+    keep_tempered: bool = False,
+    **options: Any,
+) -> TemperedRun:
+    """Adapts a ladder, freezes it, and draws, keeping what all temperatures say.
+
+    Args:
+        key: A JAX key.
+        target: The target.
+        num_chains: Independent ladders.
+        num_warmup: Rounds of adaptation.
+        num_draws: Kept draws a chain.
+        thinning: Rounds between kept draws.
+        num_temperatures: The length of the ladder.
+        inverse_temperatures: Where the ladder starts; from 0 to 1 if None.
+        keep_tempered: Whether to keep the configurations of all temperatures.
+        **options: `kernel`, `kernel_options`, `num_moves` of `parallel_tempering`.
+    """
+    first = default_ladder(num_temperatures) if inverse_temperatures is None else np.asarray(inverse_temperatures)
+    make = eqx.Partial(parallel_tempering, num_temperatures=len(first), **prepare(target, **options))
+    start_key, warmup_key, draw_key, support_key = jax.random.split(key, 4)
+    theta = target.possible_starts(start_key, num_chains)
+    ladder = jnp.asarray(first, jnp.result_type(float))
+    states, betas = _warm_up(warmup_key, target, theta, ladder, num_warmup, make)
+    out = _draw(draw_key, target, states, betas, num_draws, thinning, make, keep_tempered)
+    theta, log_probs, tempered, rates = (None if x is None else np.asarray(x) for x in out)
+    log_probs = np.moveaxis(log_probs, 0, 1)
+    evidence = None
+    if float(betas[0]) == 0:
+        log_z0, error = log_num_possible(support_key, target)
+        evidence = stepping_stones(log_probs, np.asarray(betas), log_z0)
+        evidence = evidence._replace(standard_error=float(np.hypot(evidence.standard_error, error)))
+    return TemperedRun(
+        np.moveaxis(theta, 0, 1).astype(target.space.dtype),
+        log_probs,
+        None if tempered is None else np.moveaxis(tempered, 0, 1).astype(target.space.dtype),
+        np.asarray(betas),
+        rates.mean(axis=0),
+        evidence,
+    )
