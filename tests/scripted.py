@@ -5,6 +5,8 @@ its log-probability is added up. One abstract trace finds how many choices there
 are run in one compiled batch, and their probabilities are summed into P.
 """
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,8 @@ import numpy as np
 
 MAX_CHOICES = 64
 MAX_OUTCOMES = 20_000
+
+quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # compiling is most of the time
 
 
 class Script:
@@ -74,7 +78,7 @@ def transition_matrices(make, target, stacked):
         start = jnp.arange(num_states)[:, None]
         return jnp.zeros((num_states, num_states)).at[start, to].add(probability)
 
-    return np.asarray(jax.jit(lambda stacked: jax.lax.map(rows, stacked))(stacked))
+    return np.asarray(quick_jit(lambda stacked: jax.lax.map(rows, stacked))(stacked))
 
 
 def stationary(log_probs):

@@ -1,5 +1,7 @@
 """Random asymmetric targets on tiny spaces, as modules: one compilation serves all targets of a space."""
 
+from functools import cache
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -51,6 +53,7 @@ def draw(space, seed, *, num_impossible=0, scale=1.0):
     )
 
 
+@cache
 def small_target(name, seed=0, **options):
     fn = draw(SPACES[name], seed, **options)
     return tz.Target(fn, SPACES[name], one_hot_log_prob=fn.one_hot)
@@ -58,7 +61,9 @@ def small_target(name, seed=0, **options):
 
 def stacked_targets(target, num_targets=20):
     """The arrays of many targets of one space, to replace those of `target`; most have impossible states."""
-    draws = [draw(target.space, 100 + i, num_impossible=(0, 1, 3)[i % 3], scale=1.0 + i % 2) for i in range(num_targets)]
+    draws = [
+        draw(target.space, 100 + i, num_impossible=(0, 1, 3)[i % 3], scale=1.0 + i % 2) for i in range(num_targets)
+    ]
     pattern = eqx.filter(target, eqx.is_array)
     many = [with_table(pattern, fn) for fn in draws]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *many)
@@ -77,6 +82,7 @@ def log_table(target):
     return np.asarray(jax.jit(jax.vmap(target.log_prob))(jnp.asarray(target.space.enumerate())))
 
 
+@cache
 def suitable(spec):
     """The richest of the tiny spaces on which a sampler works."""
     for name in SPACES:

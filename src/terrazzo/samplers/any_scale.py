@@ -83,6 +83,13 @@ def check(target: Target) -> None:
         raise UnsupportedError("target", "cannot be differentiated at real theta", "use gibbs or locally_balanced")
 
 
+def noise_from_there(
+    noise: Float[Array, " dim"], shift: Float[Array, " dim"]
+) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
+    """The auxiliary variable seen from the proposal, n - A e, and log N(n - A e) - log N(n)."""
+    return noise - shift, jnp.sum(shift * (noise - 0.5 * shift))
+
+
 def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None = None) -> SamplingAlgorithm:
     """The any-scale balanced sampler.
 
@@ -123,8 +130,8 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
         proposed = evaluate(target, (state.position + chosen) % sizes)
         displacement = (proposed.position - state.position).astype(noise.dtype)
         shift = root @ displacement
-        backward = log_table(proposed, noise - shift)
-        log_noise = jnp.sum(shift * (noise - 0.5 * shift))  # log N(n - A e) - log N(n)
+        back_noise, log_noise = noise_from_there(noise, shift)
+        backward = log_table(proposed, back_noise)
         log_hastings = jnp.sum(backward[rows, (sizes - chosen) % sizes]) - jnp.sum(forward[rows, chosen]) + log_noise
         return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))
 

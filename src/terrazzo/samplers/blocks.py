@@ -154,6 +154,12 @@ def _block_table(blocks: Any, num_dims: int) -> tuple[np.ndarray, int]:
     return np.array([block + [-1] * (size - len(block)) for block in lists], np.int32), size
 
 
+def draw_centre(key: randomness.Key, grid: np.ndarray, is_valid: Bool[Array, " candidate"]) -> Int[Array, " block"]:
+    """The offset of the auxiliary centre u from x: uniform in the ball."""
+    log_weights = jnp.where(is_valid, jnp.zeros(len(grid)), -jnp.inf)
+    return jnp.asarray(grid)[randomness.categorical(key, log_weights, is_valid)]
+
+
 def hamming_ball(
     target: Target, *, radius: int = 1, block_size: int | None = None, num_updates: int = 1
 ) -> SamplingAlgorithm:
@@ -180,7 +186,7 @@ def hamming_ball(
         block_key, centre_key, value_key = randomness.split(key, 3)
         sites = randomness.random_subset(block_key, space.num_dims, size)
         is_valid = _is_offset(grid, sizes[sites])
-        shift = jnp.asarray(grid)[randomness.categorical(centre_key, jnp.where(is_valid, 0.0, -jnp.inf), is_valid)]
+        shift = draw_centre(centre_key, grid, is_valid)
         centre = (state.position[sites] + shift) % sizes[sites]
         values = (centre + grid) % sizes[sites]
         back = (sizes[sites] - shift) % sizes[sites]  # from the centre to where we are: a member of the ball

@@ -160,8 +160,11 @@ def find_colours(target: Target, *, num_points: int = 3, seed: int = 0) -> tuple
         return checked_colours(target, target.colours)
     rng = np.random.default_rng([seed, 0])
     if target.has_gradient:
-        colours = greedy_colours(_graph_by_hessian(target, num_points, rng))
-        if verify_colours(target, colours, seed=seed):
+        try:
+            graph = _graph_by_hessian(target, num_points, rng)
+        except Exception:  # a gradient does not promise a second one (custom derivatives)
+            graph = None
+        if graph is not None and verify_colours(target, colours := greedy_colours(graph), seed=seed):
             return colours
     # rare interactions may escape a few points: try again with more of them before giving up
     for factor in (1, 4):

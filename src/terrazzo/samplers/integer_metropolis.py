@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 from scipy.stats import norm
 
 from terrazzo.errors import OptionError, UnsupportedError
@@ -48,6 +48,21 @@ def jitter_of(num_dims: int) -> float:
     return float(0.5 / norm.isf(0.25 / num_dims))
 
 
+def whole(change: Float[Array, " dim"]) -> Int[Array, " dim"]:
+    """The step as integers: an odd function of the real step (clipped, far outside any range, to fit 32 bits)."""
+    return jnp.clip(jnp.round(change), -(2.0**30), 2.0**30).astype(jnp.int32)
+
+
+def bounded(
+    moved: Int[Array, " dim"], sizes: Int[Array, " dim"], boundary: str
+) -> tuple[Int[Array, " dim"], Bool[Array, ""]]:
+    """The configuration inside the range that a step leads to, and whether there is one."""
+    if boundary == "wrap":
+        return moved % sizes, jnp.asarray(True)
+    position = jnp.clip(moved, 0, sizes - 1)
+    return position, jnp.all(position == moved)
+
+
 def integer_metropolis(
     target: Target, *, scale: Any = 1.0, factor: Any = None, boundary: str = "reject"
 ) -> SamplingAlgorithm:
@@ -74,12 +89,8 @@ def integer_metropolis(
     def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
         noise_key, accept_key = randomness.split(rng_key, 2)
         noise = randomness.normal(noise_key, (2, num_dims))
-        change = jnp.round(as_float(scale) * (lower @ noise[0]) + jitter * noise[1])
-        # far beyond the range is as good as just beyond it, and fits an int32; with wrap-around it must stay odd
-        change = jnp.clip(change, -(2.0**30), 2.0**30).astype(jnp.int32)
-        moved = state.position + change
-        position = moved % sizes if boundary == "wrap" else jnp.clip(moved, 0, sizes - 1)
-        is_inside = jnp.all(position == moved) if boundary == "reject" else jnp.asarray(True)
+        change = whole(as_float(scale) * (lower @ noise[0]) + jitter * noise[1])
+        position, is_inside = bounded(state.position + change, sizes, boundary)
         log_prob = jnp.where(is_inside, target.log_prob(position), -jnp.inf)
         position = jnp.where(is_inside, position, state.position)  # from an impossible state, even this is accepted
         proposed = State(position, jnp.where(is_inside, log_prob, -jnp.inf))

@@ -2,7 +2,7 @@
 
 From the gradient at x only (the fast variant): L distinct sites are drawn one after the other without replacement, site
 i with weight s_i(x) = sum_{k != x_i} g(exp D_ik), and each gets a new value k with probability
-g(exp D_ik) / s_i(x). The path of sites is the auxiliary variable: its reverse visits the same sites in *reverse order*,
+g(exp D_ik) / s_i(x). The path of sites is the auxiliary variable: its reverse visits the same sites in reverse order,
 with the weights at y.
 
     log q(x -> y, path) = sum_{r <= L} [ log s_(r) - log sum_{sites not yet visited} s + log g_(r) / s_(r) ]

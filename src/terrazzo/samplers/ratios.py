@@ -113,7 +113,7 @@ def neighbour_log_probs(
     return log_prob + log_ratio(logits[moves.sites, values], current[moves.sites])
 
 
-def log_ratio(new: Float[Array, "*n"], old: Float[Array, "*n"]) -> Float[Array, "*n"]:
+def log_ratio(new: Float[Array, "..."], old: Float[Array, "..."]) -> Float[Array, "..."]:
     """The difference new - old, where leaving an impossible configuration for another one counts as a ratio of 1.
 
     >>> float(log_ratio(jnp.array(-jnp.inf), jnp.array(-jnp.inf)))

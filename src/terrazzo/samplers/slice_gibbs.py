@@ -10,11 +10,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from terrazzo.samplers.base import Info, SamplingAlgorithm, State
 from terrazzo.samplers.gibbs import moved_info, positive_int, start
 from terrazzo.targets import Target
+
+
+def draw_level(key: Array, log_prob: Float[Array, ""]) -> Float[Array, ""]:
+    """The logarithm of a uniform height below pi."""
+    return log_prob - jax.random.exponential(key, (), log_prob.dtype)
 
 
 def slice_gibbs(target: Target, *, num_updates: int = 1) -> SamplingAlgorithm:
@@ -36,7 +41,7 @@ def slice_gibbs(target: Target, *, num_updates: int = 1) -> SamplingAlgorithm:
         state, total = carry
         site_key, level_key, shrink_key = jax.random.split(key, 3)
         site = jax.random.randint(site_key, (), 0, target.space.num_dims, jnp.int32)
-        level = state.log_prob - jax.random.exponential(level_key, (), state.log_prob.dtype)
+        level = draw_level(level_key, state.log_prob)
         here = state.position[site]
 
         def cond(carry: Any) -> Array:

@@ -54,6 +54,11 @@ def generators(moves: Moves, sizes: np.ndarray, theta: Int[Array, " dim"]) -> In
     return base + high * (high - 1) // 2 + low
 
 
+def flip_log_rate(on: Float[Array, ""], off: Float[Array, ""]) -> Float[Array, ""]:
+    """The logarithm of max(L' - L, 0), from log L and log L'."""
+    return jnp.where(off > on, off + randomness.log1mexp(jnp.minimum(on - off, 0.0)), -jnp.inf)
+
+
 def tabu(
     target: Target, *, duration: Any = 1.0, balancing: str = "barker", reach: int | None = None
 ) -> SamplingAlgorithm:
@@ -84,8 +89,7 @@ def tabu(
         is_on = state.switches[generators(local.moves, sizes, state.position)]
         on = jax.nn.logsumexp(jnp.where(is_on, log_weights, -jnp.inf))
         off = jax.nn.logsumexp(jnp.where(is_on, -jnp.inf, log_weights))
-        flip = jnp.where(off > on, off + randomness.log1mexp(jnp.minimum(on - off, 0.0)), -jnp.inf)
-        return jnp.concatenate([jnp.where(is_on, log_weights, -jnp.inf), flip[None]])
+        return jnp.concatenate([jnp.where(is_on, log_weights, -jnp.inf), flip_log_rate(on, off)[None]])
 
     def jump(key: Array, state: TabuState) -> tuple[TabuState, Int[Array, ""]]:
         event = randomness.categorical(key, event_log_rates(state))

@@ -59,7 +59,7 @@ def dual_averaging_update(
     gamma: float = 0.1,
     t0: float = 10.0,
     kappa: float = 0.75,
-    bounds: tuple[float, float] = (-np.inf, np.inf),
+    bounds: tuple[Any, Any] = (-np.inf, np.inf),
 ) -> DualAveraging:
     """One step of the search: a positive `error` lowers the value. NaN errors count as zero."""
     error = jnp.where(jnp.isnan(error), 0.0, as_float(error))

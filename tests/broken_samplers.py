@@ -1,0 +1,160 @@
+"""Planted mistakes in the discrete kernels: the laws must catch each of them.
+
+A mutant replaces one function of a sampler's module by a broken one while it is planted.
+"""
+
+import importlib
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from terrazzo.samplers import acceptance, informed
+
+
+class Mutant(NamedTuple):
+    name: str
+    sampler: str
+    module: str
+    attribute: str
+    broken: Any
+    options: dict = {}  # noqa: RUF012
+    is_sampled: bool = False
+
+    @contextmanager
+    def planted(self):
+        with mock.patch.object(
+            importlib.import_module(f"terrazzo.samplers.{self.module}"), self.attribute, self.broken
+        ):
+            yield
+
+
+def no_hastings(key, state, proposed, log_hastings=0.0, *, num_evaluations):
+    return acceptance.metropolis_hastings(key, state, proposed, 0.0, num_evaluations=num_evaluations)
+
+
+def always_accepts(key, state, proposed, log_hastings=0.0, *, num_evaluations):
+    _, info = acceptance.metropolis_hastings(key, state, proposed, log_hastings, num_evaluations=num_evaluations)
+    return proposed, info
+
+
+def inverted(key, state, proposed, log_hastings=0.0, *, num_evaluations):
+    return acceptance.metropolis_hastings(key, state, proposed, -log_hastings, num_evaluations=num_evaluations)
+
+
+def reflects_past_the_wall(key, space, theta, probability, boundary):
+    """-1 goes to +1: the wall stands on a value, and its neighbour is proposed twice as often."""
+    from terrazzo.samplers import randomness
+
+    move_key, way_key = randomness.split(key, 2)
+    is_moving = randomness.bernoulli_rows(move_key, jnp.full(space.num_dims, jnp.log(probability)))
+    stepped = theta + 2 * randomness.uniform_rows(way_key, np.full(space.num_dims, 2)) - 1
+    sizes = jnp.asarray(space.sizes)
+    stepped = jnp.where(stepped < 0, 1, jnp.where(stepped >= sizes, sizes - 2, stepped))
+    return jnp.where(is_moving, stepped, theta)
+
+
+def tempered_conditionals(target, theta, log_prob, i):
+    from terrazzo.samplers.ratios import site_log_probs
+
+    return 0.9 * site_log_probs(target, theta, log_prob, i)
+
+
+class StaleGradient:
+    """The proposal is given the gradient of the state before it."""
+
+    def __init__(self):
+        self.last = None
+
+    def at_start(self, target, position):
+        state = informed.GradientState(position, target.log_prob(position), informed.gradient(target, position))
+        self.last = state.gradient
+        return state
+
+    def at_proposal(self, target, position):
+        return informed.GradientState(position, target.log_prob(position), self.last)
+
+
+class StaleMutant(NamedTuple):
+    name: str
+    sampler: str
+    options: dict = {}  # noqa: RUF012
+    is_sampled: bool = False
+
+    @contextmanager
+    def planted(self):
+        stale = StaleGradient()
+        module = importlib.import_module(f"terrazzo.samplers.{self.sampler}")
+        with (
+            mock.patch.object(informed, "evaluate", stale.at_start),
+            mock.patch.object(module, "evaluate", stale.at_proposal),
+        ):
+            yield
+
+
+def log_path_with_replacement(log_weights, is_visited):
+    return jnp.sum(jnp.where(is_visited, log_weights - jax.nn.logsumexp(log_weights), 0.0))
+
+
+def reflected(moved, sizes, boundary):
+    """Reflection at both walls: fine for independent coordinates, wrong for correlated steps."""
+    folded = moved % (2 * sizes)
+    return jnp.where(folded >= sizes, 2 * sizes - 1 - folded, folded), jnp.asarray(True)
+
+
+def directed_generators(moves, sizes, theta):
+    """One switch per move and not per exchange: undoing a move is no longer its own generator."""
+    return jnp.arange(moves.num_moves) % int((sizes * (sizes - 1) // 2).sum())
+
+
+CORRELATED = {"scale": 1.3, "factor": np.array([[1.0, 0, 0], [1.0, 0.2, 0], [-0.9, 0.3, 0.3]])}
+SAME_KEY = lambda key, num=2: [key] * num
+
+# fmt: off
+MUTANTS = [
+    Mutant("metropolis always accepts", "metropolis", "metropolis", "metropolis_hastings", always_accepts),
+    Mutant("reflection past the wall", "metropolis", "metropolis", "propose", reflects_past_the_wall,
+           {"probability": 0.4}),
+    Mutant("floor instead of round", "integer_metropolis", "integer_metropolis", "whole",
+           lambda change: jnp.floor(change).astype(jnp.int32)),
+    Mutant("reflection of correlated steps", "integer_metropolis", "integer_metropolis", "bounded", reflected,
+           CORRELATED),
+    Mutant("tempered conditionals", "gibbs", "gibbs", "site_log_probs", tempered_conditionals),
+    Mutant("reused key", "metropolis", "randomness", "split", SAME_KEY, {"probability": 0.4}, is_sampled=True),
+    Mutant("liu without its ratio", "metropolised_gibbs", "gibbs", "log_sum_without",
+           lambda logits, index: jnp.zeros(())),
+    Mutant("interacting sites in one colour", "coloured_gibbs", "coloured_gibbs", "checked_colours",
+           lambda target, colours: tuple(colours), {"colours": (0, 0, 0)}),
+    Mutant("values beyond the range", "block_gibbs", "blocks", "_is_offset",
+           lambda grid, sizes: jnp.ones(len(grid), bool), {"block_size": 2}),
+    Mutant("ball not re-centred", "hamming_ball", "blocks", "draw_centre",
+           lambda key, grid, is_valid: jnp.zeros(grid.shape[1], jnp.int32)),
+    Mutant("slice too deep", "slice_gibbs", "slice_gibbs", "draw_level",
+           lambda key, log_prob: log_prob - 1.5 * jax.random.exponential(key, (), log_prob.dtype)),
+    Mutant("locally balanced without Z", "locally_balanced", "locally_balanced", "metropolis_hastings", no_hastings),
+    Mutant("locally balanced with Z inverted", "locally_balanced", "locally_balanced", "metropolis_hastings", inverted),
+    Mutant("unbalanced function", "zanella", "locally_balanced", "balancing_function",
+           lambda name: lambda log_ratio: 0.7 * log_ratio),
+    Mutant("holding time ignored", "zanella", "zanella", "holding_time", lambda key, log_rate: jnp.full((), 0.3)),
+    Mutant("switches flip when enough are on", "tabu", "tabu", "flip_log_rate",
+           lambda on, off: jnp.where(on > off, on, -jnp.inf)),
+    Mutant("directed generators", "tabu", "tabu", "generators", directed_generators, {"duration": 5.0}),
+    StaleMutant("stale gradient", "gibbs_with_gradients"),
+    StaleMutant("stale gradient along a path", "path_auxiliary"),
+    Mutant("gradient proposal taken for symmetric", "gibbs_with_gradients", "gibbs_with_gradients",
+           "metropolis_hastings", no_hastings),
+    Mutant("langevin without correction", "discrete_langevin", "informed", "metropolis_hastings", always_accepts),
+    Mutant("langevin without hastings", "discrete_langevin", "informed", "metropolis_hastings", no_hastings),
+    Mutant("dlmc without hastings", "dlmc", "informed", "metropolis_hastings", no_hastings),
+    Mutant("reverse path forgotten", "path_auxiliary", "path_auxiliary", "log_path_backward",
+           lambda log_weights, is_visited: jnp.zeros(())),
+    Mutant("path with replacement", "path_auxiliary", "path_auxiliary", "log_path_forward", log_path_with_replacement),
+    Mutant("noise not seen from there", "any_scale", "any_scale", "noise_from_there",
+           lambda noise, shift: (noise, jnp.sum(shift * (noise - 0.5 * shift))), {"scale": 2.5, "curvature": "steep"}),
+    Mutant("density of the noise forgotten", "any_scale", "any_scale", "noise_from_there",
+           lambda noise, shift: (noise - shift, jnp.zeros(())), {"scale": 2.5, "curvature": "steep"}),
+]
+# fmt: on
