@@ -24,7 +24,11 @@ MUTANTS = {
     "binary_hmc: the jump is not paid for": (BINARY, "energy.at[site].add(jnp.where(is_crossed, change, 0.0))", "energy"),
     "binary_hmc: energy of one normal only": (BINARY, "energy = jax.random.exponential(energy_key, (num_dims,), dtype)", "energy = jax.random.normal(energy_key, (num_dims,), dtype) ** 2 / 2"),
     "binary_hmc: crosses whatever it costs": (BINARY, "is_crossed = energy[site] + change > 0", "is_crossed = energy[site] > 0"),
-    "binary_hmc exponential: the height has no energy": (BINARY, "energy = height + speed**2 / 2", "energy = speed**2 / 2"),
+    "binary_hmc exponential: speed of the wrong law": (
+        BINARY,
+        "speed = jax.random.normal(",
+        "speed = jax.random.laplace(",
+    ),
     "gaussian_integral_hmc: the diagonal is not taken back": (INTEGRAL, "- shift / 2)", "- 0.0 * shift)"),
     "gaussian_integral_hmc: no noise in v": (INTEGRAL, 'precision="highest") + noise', 'precision="highest") + 0.5 * noise'),
     "gaussian_integral_hmc: always accepts": (INTEGRAL, "moved, info = hmc.step(move_key, hmc.init(v))", "moved, info = hmc.step(move_key, hmc.init(v)); moved = info.proposal"),

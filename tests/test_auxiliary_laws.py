@@ -1,6 +1,6 @@
 """Samplers with continuous auxiliary variables, clusters and temperatures: the laws of DESIGN section 5.
 
-One step from exact starts must leave the law alone (chi-square, false-alarm rate 1e-6 each; 400,000 draws see a
+One step from exact starts must leave the law alone (chi-square, false-alarm rate 1e-6 each; 300,000 draws see a
 relative error of two per cent in a state of mass 0.1). Where all randomness is discrete (Swendsen-Wang) the transition
 matrix is exact instead. Every mutant of `broken_samplers_2.py` must be caught by the law of its sampler.
 """
@@ -39,7 +39,7 @@ binary_module, discontinuous_module, integral_module, pairwise, smc, swendsen_wa
 )
 
 ALPHA = 1e-6
-NUM_DRAWS = 400_000
+NUM_DRAWS = 300_000
 
 
 def chi_square(counts, pi):
@@ -80,7 +80,8 @@ def invariance(run, target, *, num_draws=NUM_DRAWS, seed=0):
     """The p-value of one step from exact starts."""
     starts, pi = exact_starts(target, num_draws, seed)
     index, gap = run(target, jnp.asarray(starts), jax.random.split(jax.random.key(seed), num_draws))
-    assert np.abs(np.asarray(gap)).max() < 1e-9
+    if not np.abs(np.asarray(gap)).max() < 1e-9:  # the log pi it carries is not that of its position
+        return 0.0
     return chi_square(np.bincount(np.asarray(index), minlength=len(pi)), pi)
 
 
@@ -329,8 +330,8 @@ def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1
         return jax.vmap(one)(starts, keys)
 
     ends, gap = run(jnp.asarray(starts), jax.random.split(jax.random.key(seed), num_draws))
-    if module is tempering:
-        assert np.abs(np.asarray(gap)).max() < 1e-9
+    if not np.abs(np.asarray(gap)).max() < 1e-9:
+        return 0.0
     joint = np.einsum("a,b,c->abc", *laws).ravel()
     cells = np.ravel_multi_index(np.asarray(ends).T, (len(log_pi),) * 3)
     return chi_square(np.bincount(cells, minlength=joint.size), joint)
@@ -383,7 +384,7 @@ def test_tempering_crosses_between_modes_and_equalises_swaps():
     assert run.evidence.standard_error < 0.1
 
 
-EVIDENCE_TARGETS = [("mixed", i, (0, 1, 3)[i % 3]) for i in range(5)] + [("binary", i, 0) for i in range(5)]
+EVIDENCE_TARGETS = [("mixed", i, (0, 3, 12)[i % 3]) for i in range(5)] + [("binary", i, 0) for i in range(5)]
 
 
 def log_z_of(target):
@@ -396,7 +397,7 @@ def smc_misses(module, cases):
     worst = 0.0
     for space, seed, num_impossible in cases:
         target = small_target(space, 50 + seed, num_impossible=num_impossible, scale=1.5)
-        out = module.smc(jax.random.key(seed), target, num_particles=512, num_runs=16, num_moves=1, kernel="gibbs")
+        out = module.smc(jax.random.key(seed), target, num_particles=256, num_runs=16, num_moves=2)
         worst = max(worst, abs(out.evidence.log_z - log_z_of(target)) / out.evidence.standard_error)
     return worst
 
@@ -434,13 +435,13 @@ def test_smc_particles_follow_the_target():
 # ---- the tests can fail
 
 LAWS = {
-    "discontinuous_hmc": lambda m: momentum_law(m, "discontinuous_hmc") <= ALPHA,
-    "binary_hmc": lambda m: momentum_law(m, "binary_hmc") <= ALPHA,
-    "binary_hmc exponential": lambda m: momentum_law(m, "binary_hmc exponential") <= ALPHA,
+    "discontinuous_hmc": lambda m: momentum_law(m, "discontinuous_hmc", num_draws=100_000) <= ALPHA,
+    "binary_hmc": lambda m: momentum_law(m, "binary_hmc", num_draws=100_000) <= ALPHA,
+    "binary_hmc exponential": lambda m: momentum_law(m, "binary_hmc exponential", num_draws=100_000) <= ALPHA,
     "gaussian_integral_hmc": lambda m: integral_law(m) <= ALPHA,
     "swendsen_wang": lambda m: cluster_gap(m) > 1e-6,
-    "parallel_tempering": lambda m: min(tempering_law(m, parity=p) for p in (0, 1)) <= ALPHA,
-    "smc": lambda m: smc_misses(m, EVIDENCE_TARGETS[:3]) > stats.t.isf(ALPHA / 20, 15),
+    "parallel_tempering": lambda m: tempering_law(m, parity=1, num_draws=100_000) <= ALPHA,
+    "smc": lambda m: smc_misses(m, EVIDENCE_TARGETS[2:3]) > stats.t.isf(ALPHA / 20, 15),
 }
 
 

@@ -3,7 +3,7 @@
     log pi(theta) = constant + sum_i h_i(theta_i) + sum_(i,j) J_ij [theta_i = theta_j]
 
 This is the Potts form; for binary variables it is every pairwise model (Ising, Boltzmann machine, QUBO). The terms come
-from the target's own function if that has a method `pairwise()`, else by finite differences: with f_i = f(theta_i = 1)
+from the target's own function if that has a method `pairwise()` (fields, edges, couplings), else by finite differences: with f_i = f(theta_i = 1)
 and f_ij = f(theta_i = theta_j = 1), all else 0, J_ij = (f_ij - f_i - f_j + f_0) / 2. They are verified on random
 configurations before use.
 """
@@ -28,7 +28,7 @@ class Pairwise(NamedTuple):
 
     Attributes:
         fields: h, shape (d, K).
-        edges: Pairs (i, j), i < j, shape (m, 2), integers.
+        edges: Pairs (i, j), shape (m, 2), integers.
         couplings: J of each edge, shape (m,); positive favours equal values.
     """
 
@@ -116,7 +116,7 @@ def pairwise_terms(target: Target) -> Pairwise:
         raise UnsupportedError("target", "has variables of different sizes", "pairwise methods need one size for all")
     own = getattr(target.log_prob_fn, "pairwise", None)
     if own is not None:
-        terms = own()
+        terms = Pairwise(*own())
         if _is_concrete(target):
             with jax.ensure_compile_time_eval():
                 _verify(target, terms)
