@@ -1,0 +1,35 @@
+# Everything sets itself up: a virtual environment in .venv, with CPU JAX.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test study lint types bench clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## the paper's first experiment, with a picture, in about a minute
+	$(BIN)/terrazzo demo
+
+test: $(STAMP) lint  ## the test suite
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+study: $(STAMP)  ## the long studies that `make test` leaves out
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## timings, as ratios
+	$(BIN)/python benchmarks/training_loop.py
+
+clean:
+	rm -rf $(VENV)

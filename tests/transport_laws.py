@@ -1,0 +1,158 @@
+"""The laws of transports as functions that return a violation, so that the same code judges members and mutants."""
+
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import stats
+
+from terrazzo.transports import FlowTransport, cells, normal
+
+ALPHA = 1e-6
+
+
+@eqx.filter_jit
+def push_all(transport, z):
+    return jax.vmap(transport.push)(z)
+
+
+@eqx.filter_jit
+def lift_all(transport, keys, theta):
+    return jax.vmap(transport.lift)(keys, theta)
+
+
+def quadrature_gap(transport):
+    """max over theta of |integral of exp(v) over the cell - 1|, for d <= 2."""
+    gap = _flow_gap if isinstance(transport, FlowTransport) else _box_gap
+    return gap(transport)
+
+
+@eqx.filter_jit
+def _flow_integral(transport, theta, grid):
+    """Sum over the grid of exp(v(z)) |dz/dy|, where y parametrises the cell by u = sigmoid(w(y)).
+
+    The Jacobian of the grid's map is autodiff's, not the transport's own.
+    """
+    real = theta.astype(grid.dtype)
+
+    def place(y):
+        w, _ = normal.normal_to_logistic(y)
+        return transport._inverse(cells.embed(real, w, transport._sizes()))[0]
+
+    def one(y):
+        pushed = transport.push(place(y))
+        same = jnp.all(pushed.theta == theta)
+        volume = jnp.abs(jnp.linalg.det(jax.jacfwd(place)(y)))
+        return jnp.where(same, jnp.exp(pushed.log_volume) * volume, 0.0)
+
+    return jnp.sum(jax.lax.map(one, grid, batch_size=2**13))
+
+
+def _flow_gap(transport):
+    space = transport.space
+    # Splines have kinks in their second derivative: the error of the trapezoid rule is O(step^2) there.
+    nodes, step = np.linspace(-6.2, 6.2, 20_001 if space.num_dims == 1 else 501, retstep=True)
+    grid = jnp.asarray(np.stack(np.meshgrid(*[nodes] * space.num_dims, indexing="ij"), -1).reshape(-1, space.num_dims))
+    integrals = [float(_flow_integral(transport, jnp.asarray(theta), grid)) for theta in space.enumerate()]
+    return np.abs(np.array(integrals) * step**space.num_dims - 1.0).max()
+
+
+def _box_gap(transport):
+    """Cells of inverse-CDF transports are boxes given the earlier coordinates: their mass is Phi(b) - Phi(a) each."""
+    space = transport.space
+    theta = jnp.asarray(space.enumerate())
+    z = lift_all(transport, jax.random.split(jax.random.key(0), len(theta)), theta)
+    log_mass = jnp.zeros(len(theta))
+    for i in range(space.num_dims):
+        inside, sides = z[:, i], []
+        for end in (-40.0, 40.0):
+            outside = jnp.full_like(inside, end)
+            for _ in range(80):
+                middle = 0.5 * (inside + outside)
+                is_same = push_all(transport, z.at[:, i].set(middle)).theta[:, i] == theta[:, i]
+                inside, outside = jnp.where(is_same, middle, inside), jnp.where(is_same, outside, middle)
+            sides.append(inside)
+            inside = z[:, i]
+        upper = jnp.where(sides[0] > 0, -sides[0], sides[1])
+        lower = jnp.where(sides[0] > 0, -sides[1], sides[0])
+        log_mass += jnp.log(jax.scipy.stats.norm.cdf(upper) - jax.scipy.stats.norm.cdf(lower))
+    ratio = push_all(transport, z).log_volume - jax.vmap(normal.log_density)(z)
+    return float(jnp.abs(jnp.exp(log_mass + ratio) - 1.0).max())
+
+
+def identity_z_scores(transport, *, num_draws=2**18, seed=0):
+    """z-scores of E_p[exp(v) / p ; theta] = 1 for every theta of a small space that p visits at least 1000 times.
+
+    The weight exp(v) / p must have a variance for a z-score to mean anything: mild weights only. Sharp ones are judged
+    by quadrature.
+    """
+    z = jax.random.normal(jax.random.key(seed), (num_draws, transport.num_dims))
+    theta, log_volume = push_all(transport, z)
+    weight = np.exp(np.asarray(log_volume) - np.asarray(jax.vmap(normal.log_density)(z)))
+    index = np.asarray(transport.space.index(theta))
+    num = transport.space.num_states
+    mean = np.bincount(index, weight, num) / num_draws
+    square = np.bincount(index, weight**2, num) / num_draws
+    is_visited = np.bincount(index, minlength=num) >= 1000
+    return ((mean - 1.0) / np.sqrt((square - mean**2) / num_draws))[is_visited]
+
+
+def lift_z_scores(transport, *, num_draws=2**16, seed=0):
+    """z-scores of moments of lifted z against importance-weighted draws of p, per theta and moment.
+
+    E_lift[h(z)] = E_p[h(z) exp(v)/p ; theta]. The moments h are bounded: tanh of coordinates, and products of them.
+    """
+    space = transport.space
+    z = jax.random.normal(jax.random.key(seed + 1), (16 * num_draws, transport.num_dims))
+    theta, log_volume = push_all(transport, z)
+    weight = np.exp(np.asarray(log_volume) - np.asarray(jax.vmap(normal.log_density)(z)))
+    index = np.asarray(space.index(theta))
+    scores = []
+    for k, state in enumerate(space.enumerate()):
+        lifted = lift_all(
+            transport, jax.random.split(jax.random.key(seed + 2 + k), num_draws), jnp.tile(state, (num_draws, 1))
+        )
+        h_lift, h_push = _moments(np.asarray(lifted)), _moments(np.asarray(z)) * (weight * (index == k))[:, None]
+        variance = h_lift.var(0) / len(h_lift) + h_push.var(0) / len(h_push)
+        scores.append((h_lift.mean(0) - h_push.mean(0)) / np.sqrt(variance))
+    return np.array(scores)
+
+
+def _moments(z):
+    t = np.tanh(z)
+    pairs = [t[:, i] * t[:, j] for i in range(z.shape[1]) for j in range(i, z.shape[1])]
+    return np.stack([*t.T, *pairs], axis=1)
+
+
+def limit(num_tests, alpha=ALPHA):
+    """The |z| that some of `num_tests` standard normals exceed with probability alpha."""
+    return float(stats.norm.isf(alpha / 2 / num_tests))
+
+
+def round_trip_failures(transport, num_draws, seed=0):
+    """How many of `num_draws` lifted points are pushed elsewhere or have no density."""
+    theta = transport.space.random(jax.random.key(seed), (num_draws,))
+    z = lift_all(transport, jax.random.split(jax.random.key(seed + 1), num_draws), theta)
+    pushed = push_all(transport, z)
+    is_good = jnp.all(pushed.theta == theta, axis=1) & jnp.isfinite(pushed.log_volume)
+    return int(num_draws - jnp.sum(is_good))
+
+
+def log_det_gap(transport, num_points=64, seed=0):
+    """|log-determinant of T_phi - log |det jacfwd||, at random points (flows only)."""
+    z = jax.random.normal(jax.random.key(seed), (num_points, transport.num_dims)) * 2.0
+    forward = eqx.filter_jit(lambda t, z: jax.vmap(lambda z: t._forward(z)[1])(z))(transport, z)
+    jacobian = eqx.filter_jit(lambda t, z: jax.vmap(jax.jacfwd(lambda z: t._forward(z)[0]))(z))(transport, z)
+    return float(jnp.abs(forward - jnp.linalg.slogdet(jacobian)[1]).max())
+
+
+def perturbed(transport, scale, seed=0):
+    """The transport with noise on every weight: the law must not depend on them."""
+    arrays, static = eqx.partition(transport, eqx.is_inexact_array)
+    leaves, tree = jax.tree.flatten(arrays)
+    keys = jax.random.split(jax.random.key(seed), len(leaves))
+    noisy = [x + scale * jax.random.normal(k, x.shape, x.dtype) for x, k in zip(leaves, keys, strict=True)]
+    return eqx.combine(jax.tree.unflatten(tree, noisy), static)
+
+
