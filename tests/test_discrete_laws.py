@@ -51,7 +51,7 @@ VARIANTS = {
     "gibbs_with_gradients": [{"balancing": "barker", "reach": None}],
     "discrete_langevin": [{"step_size": 1.0, "form": "one_hot"}, {"step_size": 0.7, "balancing": "barker"}],
     "path_auxiliary": [{"path_length": 2.6, "reach": None, "balancing": "max"}],
-    "dlmc": [{"duration": 0.6, "reach": None}, {"duration": 0.3, "form": "euler"}],
+    "dlmc": [{"num_changes": 3.0, "reach": None}, {"num_changes": 2.0, "form": "euler"}],
     "any_scale": [{"scale": 2.5, "curvature": STEEP}],
 }
 CASES = [

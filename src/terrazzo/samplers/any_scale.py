@@ -112,13 +112,16 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
     balance = balance_of(size)
     root = jnp.sqrt(balance) * model.root
     precision = (balance * model.shift + 1.0 / size) * model.metric
+    # tamed as in discrete_langevin: the drift is held to two standard deviations of the step
+    largest_slope = precision * jnp.maximum(1.0, 2.0 / jnp.sqrt(precision)) / balance
     offsets = np.arange(space.max_size, dtype=np.int32)
     is_valid = offsets[None] < space.sizes[:, None]
 
     def log_table(state: GradientState, noise: Float[Array, " dim"]) -> Float[Array, "dim max_size"]:
         values = (state.position[:, None] + offsets) % sizes[:, None]
         change = (values - state.position[:, None]).astype(noise.dtype)
-        linear = balance * state.gradient.slope + noise @ root
+        slope = jnp.clip(state.gradient.slope, -largest_slope, largest_slope)
+        linear = balance * slope + noise @ root
         logits = linear[:, None] * change - 0.5 * precision[:, None] * change**2
         return randomness.log_normalised(jnp.where(is_valid, logits, -jnp.inf))
 
