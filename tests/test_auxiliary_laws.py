@@ -430,6 +430,10 @@ def test_smc_particles_follow_the_target():
     assert miss.max() < stats.t.isf(ALPHA / 2 / is_common.sum(), 15)
     np.testing.assert_allclose(out.inverse_temperatures[np.arange(16), out.num_stages - 1], 1)
     assert out.theta.shape == (16, 1024, 3)
+    result = out.to_result()
+    assert result.num_chains == 16
+    assert result.log_z == out.evidence.log_z
+    assert result.verdict.is_trusted, str(result.verdict)
 
 
 # ---- the tests can fail

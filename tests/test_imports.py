@@ -27,10 +27,10 @@ ORDER = [
     {"__init__"},
     {"plots"},
     {"report"},
-    {"experiments"},
+    {"experiments", "demo"},
     {"cli", "__main__"},
 ]
-OUTSIDE = {"experiments", "report", "cli", "__main__"}  # the library never imports these, not even late
+OUTSIDE = {"experiments", "demo", "report", "cli", "__main__"}  # the library never imports these, not even late
 BLIND = {"results", "diagnostics", "summaries", "checks", "storage", "spaces", "progress"}  # may know no method
 METHODS = {"transports", "training", "samplers", "inference"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}

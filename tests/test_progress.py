@@ -132,6 +132,6 @@ def test_lines():
     assert line == (
         "sampling: 500/1000 draws (50 %), 100/s, 5.0 s left, worst r hat 1.012, acceptance 0.250, is ess 1234"
     )
-    assert [format_seconds(s) for s in (0.04, 59, 61, 3700, 7300, float("inf"))] == [
+    assert [format_seconds(s) for s in (0.04, 59.0, 61.0, 3700.0, 7300.0, float("inf"))] == [
         "0.0 s", "59 s", "61 s", "61 min 40 s", "2 h 01 min", "?",
     ]  # fmt: skip

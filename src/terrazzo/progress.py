@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any
 
 from terrazzo.errors import OptionError
 
@@ -55,7 +55,7 @@ class Phase:
 def format_seconds(seconds: float) -> str:
     """Seconds for a person: `4 s`, `2 min 05 s`, `3 h 10 min`.
 
-    >>> format_seconds(125)
+    >>> format_seconds(125.0)
     '2 min 05 s'
     """
     if not math.isfinite(seconds):
@@ -124,7 +124,7 @@ class Progress:
     'sampling'
     """
 
-    def __init__(self, mode: str | bool = "auto", *, stream: TextIO | None = None):
+    def __init__(self, mode: str | bool = "auto", *, stream: Any = None):
         if isinstance(mode, bool):
             mode = "auto" if mode else "off"
         if mode not in MODES:

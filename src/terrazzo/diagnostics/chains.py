@@ -212,14 +212,14 @@ def _r_hat(series: _Series) -> float:
     return float(np.fmax(bulk, tail))
 
 
-def _all(series: _Series) -> tuple[float, ...]:
+def _all(series: _Series) -> tuple[float, float, float, float, float, float, bool]:
     bulk = _ess_bulk(series)
     if series.num_values == 2:  # every statistic is an affine function of one indicator
         mean, tail = bulk, _ess_tail(series, bulk)
     else:
         mean, tail = _ess_mean(series), _ess_tail(series)
     sd = series.sd()
-    error = sd / np.sqrt(mean) if mean > 0 else float("nan")
+    error = float(sd / np.sqrt(mean)) if mean > 0 else float("nan")
     return series.mean(), sd, error, bulk, tail, _r_hat(series), series.is_constant
 
 

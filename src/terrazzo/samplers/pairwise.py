@@ -123,10 +123,11 @@ def pairwise_terms(target: Target) -> Pairwise:
         return terms
     rows, columns = np.triu_indices(target.space.num_dims, 1)
     if not _is_concrete(target):
-        fields, couplings = _differences(target)
-        return Pairwise(fields, np.stack([rows, columns], axis=1).astype(np.int32), couplings[rows, columns])
+        traced, dense = _differences(target)
+        return Pairwise(traced, np.stack([rows, columns], axis=1).astype(np.int32), dense[rows, columns])
     with jax.ensure_compile_time_eval():
-        fields, couplings = (np.asarray(a) for a in _differences(target))
+        tables = _differences(target)
+        fields, couplings = np.asarray(tables[0]), np.asarray(tables[1])
         if not (np.isfinite(fields).all() and np.isfinite(couplings).all()):
             raise UnsupportedError("target", "has impossible configurations", "pairwise methods need finite terms")
         noise = 16 * np.finfo(fields.dtype).eps * max(1.0, np.abs(fields).max())

@@ -25,9 +25,11 @@ from jaxtyping import Array
 
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.errors import OptionError, StartError
+from terrazzo.results import Result
 from terrazzo.samplers.base import as_float
 from terrazzo.samplers.gibbs import positive_int
 from terrazzo.samplers.tempering import DEFAULT_KERNEL, prepare, resolve_kernel
+from terrazzo.spaces import Space
 from terrazzo.targets import Target
 
 MAX_STAGES = 1000
@@ -37,6 +39,7 @@ class SMCResult(NamedTuple):
     """Particles of independent runs.
 
     Attributes:
+        space: The target's space.
         theta: Equally weighted particles at beta = 1, shape (run, particle, d), in random order.
         log_prob: Their log pi, shape (run, particle).
         evidence: log Z over all runs; its `ess` is that of the runs' estimates of Z.
@@ -45,12 +48,26 @@ class SMCResult(NamedTuple):
         inverse_temperatures: Each run's schedule, shape (run, stage), NaN beyond its end.
     """
 
+    space: Space
     theta: np.ndarray
     log_prob: np.ndarray
     evidence: LogZ
     log_z: np.ndarray
     num_stages: np.ndarray
     inverse_temperatures: np.ndarray
+
+    def to_result(self) -> Result:
+        """The particles as a `Result`: one chain a run, one draw a particle.
+
+        R-hat compares the runs. Particles of a run share ancestors, so the effective sample size is an upper bound.
+        """
+        return Result(
+            space=self.space,
+            theta=self.theta,
+            sample_stats={"log_prob": self.log_prob},
+            evidence=self.evidence,
+            provenance={"sampler": "smc", "num_stages": self.num_stages, "log_z": self.log_z},
+        )
 
 
 def _possible_particles(key: Array, target: Target, num_particles: int) -> tuple[Array, Array]:
@@ -156,4 +173,5 @@ def smc(
         )
     stages = int(count.max())
     evidence = importance_summary(log_z)
-    return SMCResult(theta.astype(target.space.dtype), log_prob, evidence, log_z, count, schedule[:, :stages])
+    theta = theta.astype(target.space.dtype)
+    return SMCResult(target.space, theta, log_prob, evidence, log_z, count, schedule[:, :stages])

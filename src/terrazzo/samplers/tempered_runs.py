@@ -124,7 +124,7 @@ def _warm_up(key: Array, target: Target, theta: Array, ladder: Array, num_steps:
 @eqx.filter_jit
 def _draw(
     key: Array, target: Target, states: Any, betas: Array, num_draws: int, thinning: int, make: Callable, keep: bool
-) -> tuple:
+) -> tuple[Any, ...]:
     sampler = make(target, inverse_temperatures=betas)
     num_chains = states.position.shape[0]
 
@@ -133,10 +133,12 @@ def _draw(
         return states, infos.swap_rates.mean(axis=0)
 
     def body(states: Any, step_key: Array) -> tuple:
+        rates: Array
         states, rates = jax.lax.scan(once, states, jax.random.split(step_key, thinning))
         tempered = states.positions if keep else None
         return states, (states.position, states.log_probs, tempered, rates.mean(axis=0))
 
+    out: tuple[Any, ...]
     _, out = jax.lax.scan(body, states, jax.random.split(key, num_draws))
     return out
 
@@ -175,18 +177,18 @@ def run_tempering(
     ladder = jnp.asarray(first, jnp.result_type(float))
     states, betas = _warm_up(warmup_key, target, theta, ladder, num_warmup, make)
     out = _draw(draw_key, target, states, betas, num_draws, thinning, make, keep_tempered)
-    theta, log_probs, tempered, rates = (None if x is None else np.asarray(x) for x in out)
-    log_probs = np.moveaxis(log_probs, 0, 1)
+    cold, log_probs = (np.moveaxis(np.asarray(x), 0, 1) for x in out[:2])
+    tempered = np.moveaxis(np.asarray(out[2]), 0, 1).astype(target.space.dtype) if keep_tempered else None
     evidence = None
     if float(betas[0]) == 0:
         log_z0, error = log_num_possible(support_key, target)
         evidence = stepping_stones(log_probs, np.asarray(betas), log_z0)
         evidence = evidence._replace(standard_error=float(np.hypot(evidence.standard_error, error)))
     return TemperedRun(
-        np.moveaxis(theta, 0, 1).astype(target.space.dtype),
+        cold.astype(target.space.dtype),
         log_probs,
-        None if tempered is None else np.moveaxis(tempered, 0, 1).astype(target.space.dtype),
+        tempered,
         np.asarray(betas),
-        rates.mean(axis=0),
+        np.asarray(out[3]).mean(axis=0),
         evidence,
     )

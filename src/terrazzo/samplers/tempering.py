@@ -237,7 +237,7 @@ class LadderState(NamedTuple):
 
     betas: Float[Array, " replica"]
     rejections: Float[Array, " pair"]
-    count: Int[Array, ""]
+    num_rounds: Int[Array, ""]
     window: Int[Array, ""]
 
 
@@ -264,7 +264,7 @@ def tuning(
 
     def update(state: LadderState, swap_rates: Float[Array, "chain pair"]) -> LadderState:
         rejections = state.rejections + 1.0 - swap_rates.mean(axis=0)
-        count = state.count + 1
+        count = state.num_rounds + 1
         is_full = count >= state.window
         return LadderState(
             jnp.where(is_full, equalised(state.betas, rejections / count.astype(rejections.dtype)), state.betas),
