@@ -95,8 +95,13 @@ class StaleMutant(NamedTuple):
             yield
 
 
-def log_path_with_replacement(log_weights, is_visited):
-    return jnp.sum(jnp.where(is_visited, log_weights - jax.nn.logsumexp(log_weights), 0.0))
+def log_path_with_replacement(log_weights, is_visited, log_never, reverse):
+    total = jnp.logaddexp(log_never, jax.nn.logsumexp(jnp.where(is_visited, log_weights, -jnp.inf)))
+    return jnp.sum(jnp.where(is_visited, log_weights - total, 0.0))
+
+
+def log_path_one_way(log_weights, is_visited, log_never, reverse):
+    return jnp.zeros(()) if reverse else LOG_PATH(log_weights, is_visited, log_never, reverse)
 
 
 def reflected(moved, sizes, boundary):
@@ -110,6 +115,7 @@ def directed_generators(moves, sizes, theta):
     return jnp.arange(moves.num_moves) % int((sizes * (sizes - 1) // 2).sum())
 
 
+LOG_PATH = importlib.import_module("terrazzo.samplers.path_auxiliary").log_path
 CORRELATED = {"scale": 1.3, "factor": np.array([[1.0, 0, 0], [1.0, 0.2, 0], [-0.9, 0.3, 0.3]])}
 SAME_KEY = lambda key, num=2: [key] * num
 
@@ -123,7 +129,7 @@ MUTANTS = [
     Mutant("reflection of correlated steps", "integer_metropolis", "integer_metropolis", "bounded", reflected,
            CORRELATED),
     Mutant("tempered conditionals", "gibbs", "gibbs", "site_log_probs", tempered_conditionals),
-    Mutant("reused key", "metropolis", "randomness", "split", SAME_KEY, {"probability": 0.4}, is_sampled=True),
+    Mutant("reused key", "gibbs_with_gradients", "randomness", "split", SAME_KEY, is_sampled=True),
     Mutant("liu without its ratio", "metropolised_gibbs", "gibbs", "log_sum_without",
            lambda logits, index: jnp.zeros(())),
     Mutant("interacting sites in one colour", "coloured_gibbs", "coloured_gibbs", "checked_colours",
@@ -149,9 +155,8 @@ MUTANTS = [
     Mutant("langevin without correction", "discrete_langevin", "informed", "metropolis_hastings", always_accepts),
     Mutant("langevin without hastings", "discrete_langevin", "informed", "metropolis_hastings", no_hastings),
     Mutant("dlmc without hastings", "dlmc", "informed", "metropolis_hastings", no_hastings),
-    Mutant("reverse path forgotten", "path_auxiliary", "path_auxiliary", "log_path_backward",
-           lambda log_weights, is_visited: jnp.zeros(())),
-    Mutant("path with replacement", "path_auxiliary", "path_auxiliary", "log_path_forward", log_path_with_replacement),
+    Mutant("reverse path forgotten", "path_auxiliary", "path_auxiliary", "log_path", log_path_one_way),
+    Mutant("path with replacement", "path_auxiliary", "path_auxiliary", "log_path", log_path_with_replacement),
     Mutant("noise not seen from there", "any_scale", "any_scale", "noise_from_there",
            lambda noise, shift: (noise, jnp.sum(shift * (noise - 0.5 * shift))), {"scale": 2.5, "curvature": "steep"}),
     Mutant("density of the noise forgotten", "any_scale", "any_scale", "noise_from_there",

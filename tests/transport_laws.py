@@ -24,7 +24,7 @@ def lift_all(transport, keys, theta):
 
 def quadrature_gap(transport):
     """max over theta of |integral of exp(v) over the cell - 1|, for d <= 2."""
-    gap = _flow_gap if isinstance(transport, FlowTransport) else _box_gap
+    gap = flow_quadrature_gap if isinstance(transport, FlowTransport) else box_quadrature_gap
     return gap(transport)
 
 
@@ -49,7 +49,7 @@ def _flow_integral(transport, theta, grid):
     return jnp.sum(jax.lax.map(one, grid, batch_size=2**13))
 
 
-def _flow_gap(transport):
+def flow_quadrature_gap(transport):
     space = transport.space
     # Splines have kinks in their second derivative: the error of the trapezoid rule is O(step^2) there.
     nodes, step = np.linspace(-6.2, 6.2, 20_001 if space.num_dims == 1 else 501, retstep=True)
@@ -58,7 +58,7 @@ def _flow_gap(transport):
     return np.abs(np.array(integrals) * step**space.num_dims - 1.0).max()
 
 
-def _box_gap(transport):
+def box_quadrature_gap(transport):
     """Cells of inverse-CDF transports are boxes given the earlier coordinates: their mass is Phi(b) - Phi(a) each."""
     space = transport.space
     theta = jnp.asarray(space.enumerate())

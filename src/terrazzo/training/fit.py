@@ -105,7 +105,8 @@ def _train_chunk(
             grads = jax.tree.map(lambda g: jnp.mean(_gather(g), axis=0), grads)
             info = LossInfo(_gather(info.value), _gather(info.log_weights))
             loss, norm = jnp.mean(info.value), optax.global_norm(grads)
-            updates, opt_state = _optimizer(clip_norm).update(grads, carry.opt_state)
+            with jax.numpy_dtype_promotion("standard"):  # optax mixes its int32 step count with floats
+                updates, opt_state = _optimizer(clip_norm).update(grads, carry.opt_state)
             params = jax.tree.map(lambda p, u: p - schedule.learning_rate * u, carry.params, updates)
             is_good = jnp.isfinite(loss) & jnp.isfinite(norm) & (carry.bad_step < 0)
             keep = partial(jax.tree.map, lambda new, old: jnp.where(is_good, new, old))
