@@ -231,8 +231,10 @@ def cluster_gap(module, num_sites=4, num_values=2):
 
 
 @pytest.mark.parametrize(("num_sites", "num_values"), [(4, 2), (3, 3)])
-def test_swendsen_wang_is_exact(num_sites, num_values):
+def test_swendsen_wang_is_exact_and_reaches_every_state(num_sites, num_values):
     assert cluster_gap(swendsen_wang, num_sites, num_values) <= 1e-12
+    target, stacked, _ = pattern(num_sites, num_values)
+    assert (np.linalg.matrix_power(transition_matrices(swendsen_wang.swendsen_wang, target, stacked), 16) > 0).all()
 
 
 def test_swendsen_wang_when_sampled():
@@ -341,6 +343,15 @@ def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1
 @pytest.mark.parametrize("kernel", ["gibbs", "binary_hmc"])
 def test_tempering_is_invariant(parity, kernel):
     assert tempering_law(tempering, parity=parity, kernel=kernel) > ALPHA
+
+
+@pytest.mark.parametrize(("kernel", "wanted"), [("gibbs", 3 * 1 + 1), ("systematic_gibbs", 3 * 4 + 1)])
+def test_tempering_counts_its_evaluations(kernel, wanted):
+    """One for each kernel evaluation and one at beta = 0, where beta log pi does not tell log pi."""
+    sampler = tempering.parallel_tempering(small_target("binary"), inverse_temperatures=BETAS, kernel=kernel)
+    _, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(4, jnp.int32)))
+    assert int(info.num_evaluations) == wanted
+    assert info.swap_rates.shape == (2,)
 
 
 def test_tempering_carries_any_kernel_state():

@@ -163,6 +163,17 @@ def test_not_trusted(name):
     assert "\n" not in str(verdict)
 
 
+@pytest.mark.parametrize("num_draws", [0, 3])
+def test_too_few_draws_are_not_trusted(num_draws, tmp_path):
+    result = make(num_draws=num_draws)
+    assert not result.verdict.is_trusted
+    assert "R-hat" in str(result.verdict)
+    assert f"4 chains x {num_draws} draws" in repr(result)
+    assert result._repr_html_()
+    assert str(result.summary())
+    assert Result.load(result.save(tmp_path / "r")).num_draws == num_draws
+
+
 def test_pareto_k_is_information_only():
     bad = make(evidence=LogZ(1.0, 0.1, 3.0, 1.4))
     assert [c.passed for c in bad.checks() if c.name == "Pareto k"] == [False]

@@ -77,7 +77,7 @@ def _chain_checks(
     moved = float(summary.num_dims - num_constant)
     yield Check("coordinates that moved", moved, 1.0, moved >= 1, "check the starts and the log-probability")
     rows = [row for row in summary.rows if not row.is_constant]
-    if rows and moved:
+    if moved:
         values = [row.r_hat for row in rows if not np.isnan(row.r_hat)]
         worst = max(values, default=float("inf"))
         advice = "the chains disagree: run longer, or explore by tempering"

@@ -144,6 +144,8 @@ def _category_rows(name: str, variable: Variable, codes: np.ndarray, notes: list
 
 def summarise(space: Space, theta: np.ndarray, log_prob: np.ndarray | None = None) -> Summary:
     """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category."""
+    if 0 in theta.shape[:2]:
+        return Summary((), 0, space.num_dims, ("no draws",))
     names = space.coordinate_names()
     rows: list[Row] = []
     notes: list[str] = []
