@@ -159,7 +159,7 @@ def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) 
 
     def learn(search: _Search) -> _Search:
         by_position, by_gradient = search.moments
-        ridge = 1e-3 * jnp.diag(jnp.diag(by_position.products)) + 1e-6 * by_position.count * jnp.eye(d)
+        ridge = 1e-3 * jnp.diag(jnp.diag(by_position.products)) + 1e-6 * by_position.number * jnp.eye(d)
         matrix = jnp.linalg.solve(by_position.products + ridge, by_gradient.products.T).T
         is_good = jnp.all(jnp.isfinite(matrix))
         found = curvature_of(jnp.where(is_good, matrix, jnp.eye(d)))

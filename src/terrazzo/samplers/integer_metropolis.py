@@ -116,7 +116,7 @@ def tuning(target: Target, *, target_acceptance: float = 0.234, **options: Any) 
         return _Search(as_float(0.0), scale, moments, jnp.eye(num_dims))
 
     def learn(search: _Search) -> _Search:
-        covariance = search.moments.products / search.moments.count
+        covariance = search.moments.products / search.moments.number
         spread = jnp.diag(jnp.diag(covariance) * 1e-3 + 1e-3)
         factor = jnp.linalg.cholesky(covariance + spread)
         factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, search.factor)

@@ -29,13 +29,14 @@ def propose(
     sizes, is_ordered = jnp.asarray(space.sizes), jnp.asarray(space.is_ordered)
     move_key, way_key = randomness.split(key, 2)
     log_prob = jnp.log(as_float(probability))
-    is_moving = randomness.bernoulli_rows(move_key, jnp.full(space.num_dims, log_prob))
-    way = randomness.uniform_rows(way_key, np.where(space.is_ordered, 2, space.sizes - 1))
-    stepped = theta + 2 * way - 1
+    is_moving, sign = randomness.moves_and_signs(move_key, log_prob, space.num_dims)
+    stepped = theta + 2 * sign - 1
     # The reflecting wall stands at -1/2: -1 is reflected to 0. (Reflection to +1 would not be symmetric.)
     stepped = stepped % sizes if boundary == "wrap" else jnp.clip(stepped, 0, sizes - 1)
-    redrawn = (theta + 1 + way) % sizes
-    return jnp.where(is_moving, jnp.where(is_ordered, stepped, redrawn), theta)
+    if not space.is_ordered.all():
+        other = randomness.uniform_rows(way_key, np.where(space.is_ordered, 1, space.sizes - 1))
+        stepped = jnp.where(is_ordered, stepped, (theta + 1 + other) % sizes)
+    return jnp.where(is_moving, stepped, theta)
 
 
 def metropolis(target: Target, *, probability: Any = 0.1, boundary: str = "wrap") -> SamplingAlgorithm:

@@ -18,23 +18,29 @@ from terrazzo.samplers import randomness
 from terrazzo.samplers.acceptance import metropolis_hastings
 from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
+from terrazzo.samplers.gibbs import positive_int
 from terrazzo.samplers.informed import GradientState, evaluate, gradient_start, num_evaluations
 from terrazzo.samplers.ratios import as_rows, moves_of, taylor_log_ratios, within_reach
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
-
-def log_path_forward(log_weights: Float[Array, " site"], is_visited: Bool[Array, " site"]) -> Float[Array, ""]:
-    """The log-probability of visiting the leading sites in this order, without replacement."""
-    remaining = jax.lax.cumlogsumexp(log_weights, reverse=True)
-    return jnp.sum(jnp.where(is_visited, log_weights - remaining, 0.0))
+MAX_LENGTH = 128
 
 
-def log_path_backward(log_weights: Float[Array, " site"], is_visited: Bool[Array, " site"]) -> Float[Array, ""]:
-    """The log-probability of visiting the same leading sites in reverse order."""
-    never = jax.nn.logsumexp(jnp.where(is_visited, -jnp.inf, log_weights))
-    not_yet = jax.lax.cumlogsumexp(jnp.where(is_visited, log_weights, -jnp.inf))
-    return jnp.sum(jnp.where(is_visited, log_weights - jnp.logaddexp(never, not_yet), 0.0))
+def log_path(
+    log_weights: Float[Array, " place"], is_visited: Bool[Array, " place"], log_never: Float[Array, ""], reverse: bool
+) -> Float[Array, ""]:
+    """The log-probability of visiting the leading places of a path in order, or in reverse order, without replacement.
+
+    Args:
+        log_weights: The log-weights of the sites along the path.
+        is_visited: True for the leading places, up to the length of the path.
+        log_never: The log of the summed weights of all sites that are not visited.
+        reverse: Whether the last visited place comes first.
+    """
+    visited = jnp.where(is_visited, log_weights, -jnp.inf)
+    still_to_come = jax.lax.cumlogsumexp(visited, reverse=not reverse)
+    return jnp.sum(jnp.where(is_visited, log_weights - jnp.logaddexp(log_never, still_to_come), 0.0))
 
 
 def path_auxiliary(
@@ -52,7 +58,7 @@ def path_auxiliary(
         path_length: The mean number of sites changed; fractions are met at random (tuned in warm-up).
         balancing: "sqrt", "barker", "min" or "max".
         reach: The largest change of an ordered coordinate; None allows all values.
-        max_length: The most sites ever changed in a step (default: all).
+        max_length: The most sites ever changed in a step (default 128).
 
     Returns:
         The sampler. One evaluation and one gradient a step, whatever the length.
@@ -64,7 +70,8 @@ def path_auxiliary(
     space = target.space
     moves = moves_of(space, reach)
     sizes, rows = jnp.asarray(space.sizes), jnp.arange(space.num_dims, dtype=jnp.int32)
-    limit = space.num_dims if max_length is None else min(max_length, space.num_dims)
+    limit = min(MAX_LENGTH if max_length is None else positive_int("max_length", max_length), space.num_dims)
+    places = jnp.arange(limit, dtype=jnp.int32)
 
     def log_tables(state: GradientState) -> tuple[Float[Array, " dim"], Float[Array, "dim max_size"]]:
         """The log-weights of the sites, and the log-probabilities of the offsets at each."""
@@ -82,14 +89,15 @@ def path_auxiliary(
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
         length_key, path_key, value_key, accept_key = randomness.split(rng_key, 4)
         site_weights, log_values = log_tables(state)
-        is_visited = rows < draw_length(length_key)  # along the path
+        is_visited = places < draw_length(length_key)
         path = randomness.ordered_subset(path_key, site_weights, limit)
         offsets = 1 + randomness.categorical_rows(value_key, log_values[:, 1:], sizes=space.sizes - 1)
         is_changed = jnp.zeros(space.num_dims, bool).at[path].set(is_visited)
         proposed = evaluate(target, jnp.where(is_changed, (state.position + offsets) % sizes, state.position))
         back_weights, back_values = log_tables(proposed)
-        log_forward = log_path_forward(site_weights[path], is_visited)
-        log_backward = log_path_backward(back_weights[path], is_visited)
+        never = lambda weights: jax.nn.logsumexp(jnp.where(is_changed, -jnp.inf, weights))
+        log_forward = log_path(site_weights[path], is_visited, never(site_weights), reverse=False)
+        log_backward = log_path(back_weights[path], is_visited, never(back_weights), reverse=True)
         change = back_values[rows, (sizes - offsets) % sizes] - log_values[rows, offsets]
         log_hastings = log_backward - log_forward + jnp.sum(jnp.where(is_changed, change, 0.0))
         return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))
@@ -99,5 +107,5 @@ def path_auxiliary(
 
 def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) -> Tuning:
     """Tunes the path length, between one site and all of them."""
-    longest = float(target.space.num_dims)
+    longest = float(min(target.space.num_dims, options.get("max_length") or MAX_LENGTH))
     return dual_averaging_tuning("path_length", min(2.0, longest), target_acceptance, bounds=(1.0, max(longest, 1.001)))

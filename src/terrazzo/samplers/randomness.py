@@ -112,27 +112,57 @@ def uniform_rows(key: Key, sizes: Any) -> Int[Array, " rows"]:
     return jax.random.randint(key, (len(sizes),), 0, jnp.asarray(sizes, jnp.int32), jnp.int32)
 
 
-def ordered_subset(key: Key, log_weights: Float[Array, " n"], num: int) -> Int[Array, " n"]:
-    """A permutation whose first `num` entries are drawn one after the other without replacement (Plackett-Luce).
+def ordered_subset(key: Key, log_weights: Float[Array, " n"], num: int) -> Int[Array, " num"]:
+    """`num` distinct indices, drawn one after the other by weight without replacement (Plackett-Luce).
 
-    With Gumbel noise G_i the order of log w_i + G_i has exactly that law, in one sort instead of a loop.
+    With Gumbel noise G_i the `num` largest of log w_i + G_i, in order, have exactly that law: no loop.
     """
-    n = log_weights.shape[0]
+    log_weights = sanitise(log_weights)
     if not is_scripted(key):
-        noise = jax.random.gumbel(key, (n,), log_weights.dtype)
-        return jnp.argsort(-(sanitise(log_weights) + noise)).astype(jnp.int32)
-    remaining = sanitise(log_weights)
-    rank = jnp.full(n, n, jnp.int32)
-    for place in range(min(num, n)):
-        chosen = key.choose(log_normalised(remaining, rank == n))
-        rank = rank.at[chosen].set(place)
-        remaining = remaining.at[chosen].set(-jnp.inf)
-    return jnp.argsort(rank).astype(jnp.int32)
+        noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
+        return jax.lax.top_k(log_weights + noise, num)[1].astype(jnp.int32)
+    chosen, is_left = [], jnp.ones(log_weights.shape, bool)
+    for _ in range(num):
+        chosen.append(key.choose(log_normalised(jnp.where(is_left, log_weights, -jnp.inf), is_left)))
+        is_left = is_left.at[chosen[-1]].set(False)
+    return jnp.stack(chosen)
 
 
 def random_subset(key: Key, num_items: int, num: int) -> Int[Array, " num"]:
-    """`num` distinct indices out of `num_items`, every subset equally likely."""
-    return ordered_subset(key, jnp.zeros(num_items), num)[:num]
+    """`num` distinct indices out of `num_items`, all ordered choices equally likely.
+
+    The first `num` swaps of a Fisher-Yates shuffle, on a list that is never written down.
+    """
+    if num == num_items and not is_scripted(key):
+        return jax.random.permutation(key, num_items).astype(jnp.int32)
+    steps = uniform_rows(key, num_items - np.arange(num))
+    swaps: list[tuple[Array, Array]] = []  # (place, what lies there now)
+
+    def at(place: Array) -> Array:
+        item = place
+        for where, what in swaps:  # later swaps overwrite earlier ones
+            item = jnp.where(place == where, what, item)
+        return item
+
+    chosen = []
+    for r in range(num):
+        place = r + steps[r]
+        chosen.append(at(place))
+        swaps.append((place, at(jnp.asarray(r, jnp.int32))))
+    return jnp.stack(chosen)
+
+
+def moves_and_signs(key: Key, log_prob: Float[Array, ""], num: int) -> tuple[Bool[Array, " num"], Int[Array, " num"]]:
+    """Independently for each of `num` places: True with probability exp(log_prob), and a fair bit.
+
+    One random word serves both: its upper 24 bits decide, its lowest bit is the fair one.
+    """
+    if is_scripted(key):
+        is_moving = bernoulli_rows(key, jnp.full(num, log_prob))
+        return is_moving, uniform_rows(key, np.full(num, 2))
+    words = jax.random.bits(key, (num,), jnp.uint32)
+    fraction = ((words >> 8).astype(jnp.float32) + 0.5) * np.float32(2.0**-24)
+    return fraction < jnp.exp(log_prob).astype(jnp.float32), (words & 1).astype(jnp.int32)
 
 
 def normal(key: Key, shape: tuple[int, ...]) -> Float[Array, "*shape"]:

@@ -104,7 +104,9 @@ def dual_averaging_tuning(
     sign = -1.0 if raises_statistic else 1.0
 
     def line_bounds() -> tuple[Any, Any]:
-        return (-jnp.inf, jnp.inf) if bounds is None else tuple(line.to_line(as_float(b)) for b in bounds)
+        if bounds is None:
+            return -jnp.inf, jnp.inf
+        return line.to_line(as_float(bounds[0])), line.to_line(as_float(bounds[1]))
 
     def init() -> DualAveraging:
         value = as_float(initial) if bounds is None else jnp.clip(as_float(initial), *map(as_float, bounds))
@@ -130,7 +132,7 @@ def dual_averaging_tuning(
 class Moments(NamedTuple):
     """Running means of two vectors u and x, and the sum of products of their deviations (Chan's update)."""
 
-    count: Float[Array, ""]
+    number: Float[Array, ""]
     mean_u: Float[Array, " u"]
     mean_x: Float[Array, " x"]
     products: Float[Array, "u x"]
@@ -143,16 +145,16 @@ def moments_init(num_u: int, num_x: int) -> Moments:
 
 def moments_update(moments: Moments, u: Float[Array, "chain u"], x: Float[Array, "chain x"]) -> Moments:
     """Adds one observation of every chain."""
-    number = float(u.shape[0])
-    count = moments.count + number
+    added = float(u.shape[0])
+    number = moments.number + added
     batch_u, batch_x = jnp.mean(u, axis=0), jnp.mean(x, axis=0)
     shift_u, shift_x = batch_u - moments.mean_u, batch_x - moments.mean_x
     within = jnp.matmul((u - batch_u).T, x - batch_x, precision="highest")
-    between = jnp.outer(shift_u, shift_x) * (moments.count * number / count)
+    between = jnp.outer(shift_u, shift_x) * (moments.number * added / number)
     return Moments(
-        count,
-        moments.mean_u + shift_u * (number / count),
-        moments.mean_x + shift_x * (number / count),
+        number,
+        moments.mean_u + shift_u * (added / number),
+        moments.mean_x + shift_x * (added / number),
         moments.products + within + between,
     )
 
