@@ -1,0 +1,136 @@
+"""The training loop: it learns, it stops, it keeps the best, and it compiles once."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import terrazzo as tz
+from small_targets import log_table, small_target
+from terrazzo.errors import TrainingError
+from terrazzo.transports import sample_transport
+
+SMALL = {"num_layers": 2, "width": 16, "context_width": 8}
+
+
+@pytest.fixture(scope="module")
+def target():
+    return small_target("mixed")
+
+
+def kl(fitted, target):
+    """Held-out objective + log Z = KL(p || p~), which is never negative."""
+    return fitted.history["held_out"][-1] + np.logaddexp.reduce(log_table(target))
+
+
+@pytest.mark.parametrize("gradient", ["straight_through", "score_function"])
+def test_flow_learns(target, gradient):
+    flow = tz.flow_transport(target.space, key=jax.random.key(0), **SMALL)
+    options = {"batch_size": 64, "start_beta": 0.2, "anneal_steps": 100, "learning_rate": 3e-3}
+    fitted = tz.fit(jax.random.key(1), flow, target, objective=tz.reverse_kl(gradient), num_steps=400, **options)
+    start = fitted.history["held_out"][0] + np.logaddexp.reduce(log_table(target))
+    assert -0.05 < kl(fitted, target) < (0.7 * start if gradient == "straight_through" else 0.25 * start)
+    assert fitted.history["loss"].shape == (400,)
+    assert fitted.history["beta"][0] == 0.2
+    assert fitted.history["beta"][-1] == 1.0
+
+
+def test_product_learns_marginals_of_a_product():
+    target = tz.Target(lambda t: jnp.sum(t.astype(float) * jnp.array([1.0, -1.0, 0.3])), tz.binary(3))
+    fitted = tz.fit(jax.random.key(0), tz.product_transport(target.space), target, num_steps=600, learning_rate=0.02)
+    weights = sample_transport(jax.random.key(1), fitted.transport, target, 1000).log_weights
+    assert np.asarray(weights).std() < 0.1  # the transport is the target: all weights are Z
+
+
+def test_score_gradient_is_unbiased():
+    """On a two-state space the score-function gradient equals the exact derivative of the objective (z-test, 1e-6)."""
+    target = tz.Target(lambda t: 0.8 * t[0].astype(float), tz.binary(1))
+    transport = tz.product_transport(target.space, logits=[[0.3, -0.4]])
+    objective = tz.reverse_kl("score_function")
+
+    @eqx.filter_jit
+    def gradients(keys):
+        grad = eqx.filter_grad(lambda t, k: objective(t, target, k, 16, jnp.ones(()))[0])
+        return jax.vmap(lambda k: grad(transport, k).logits)(keys)
+
+    sampled = np.asarray(gradients(jax.random.split(jax.random.key(0), 20_000)))[:, 0, 1]
+
+    def exact(logits):
+        q = jax.nn.log_softmax(logits[0])
+        return jnp.sum(jnp.exp(q) * (q - jnp.array([0.0, 0.8])))
+
+    wanted = float(jax.grad(exact)(transport.logits)[0, 1])
+    assert abs(sampled.mean() - wanted) < 4.9 * sampled.std() / np.sqrt(len(sampled))
+
+
+def test_chunks_do_not_matter(target, monkeypatch):
+    flow = tz.flow_transport(target.space, key=jax.random.key(0), **SMALL)
+    options = {"num_steps": 30, "batch_size": 16, "check_every": 10}
+    one = tz.fit(jax.random.key(1), flow, target, **options)
+    import sys
+
+    monkeypatch.setattr(sys.modules["terrazzo.training.fit"].time, "perf_counter", iter(np.arange(1e5) * 7.0).__next__)
+    two = tz.fit(jax.random.key(1), flow, target, **options)
+    assert (one.history["loss"] == two.history["loss"]).all()
+
+
+def test_no_recompilation_for_a_new_flow_of_the_same_shape(target):
+    import sys
+
+    module = sys.modules["terrazzo.training.fit"]
+    options = {"num_steps": 12, "batch_size": 16, "check_every": 6}
+    tz.fit(jax.random.key(1), tz.flow_transport(target.space, key=jax.random.key(0), **SMALL), target, **options)
+    before = module._train_chunk._cached._cache_size()
+    again = tz.flow_transport(target.space, key=jax.random.key(7), **SMALL)
+    tz.fit(jax.random.key(2), again, target, **{**options, "learning_rate": 2e-3, "num_steps": 18})
+    assert module._train_chunk._cached._cache_size() == before
+
+
+def test_stops_when_nothing_improves():
+    target = tz.Target(lambda t: 0.0 * jnp.sum(t.astype(float)), tz.binary(2), probe=False)
+    fitted = tz.fit(jax.random.key(0), tz.product_transport(target.space), target, patience=2, check_every=5)
+    assert fitted.reason == "converged"
+    assert fitted.num_steps < 100
+
+
+class Spoiled(eqx.Module):
+    """Turns NaN after the weights have moved far enough: a loss that dies in mid-training."""
+
+    bound: float = eqx.field(static=True)
+
+    def __call__(self, theta):
+        return 3.0 * jnp.sum(theta.astype(float))
+
+
+def test_non_finite_loss_keeps_the_last_good_transport(monkeypatch):
+    target = tz.Target(Spoiled(1.0), tz.binary(3))
+    transport = tz.product_transport(target.space)
+    objective = tz.reverse_kl("score_function")
+
+    class Dying(type(objective)):
+        def __call__(self, transport, target, key, num_samples, beta):
+            loss, info = super().__call__(transport, target, key, num_samples, beta)
+            is_dead = jnp.max(transport.logits) > 0.05
+            return jnp.where(is_dead, jnp.nan, loss), info._replace(value=jnp.where(is_dead, jnp.nan, info.value))
+
+        def resolve(self, transport, target):
+            return self
+
+    fitted = tz.fit(
+        jax.random.key(0), transport, target, objective=Dying("score_function"), learning_rate=0.01, check_every=2
+    )
+    assert fitted.reason.startswith("non-finite loss at step ")
+    step = int(fitted.reason.split()[-1])
+    assert fitted.num_steps >= step
+    assert np.isfinite(np.asarray(fitted.transport.logits)).all()
+    with pytest.raises(TrainingError, match="non-finite loss at step"):
+        tz.fit(jax.random.key(0), transport, target, objective=Dying("score_function"), learning_rate=1.0, check_every=50)
+
+
+def test_impossible_states_do_not_break_training():
+    target = small_target("mixed", num_impossible=6)
+    flow = tz.flow_transport(target.space, key=jax.random.key(0), **SMALL)
+    fitted = tz.fit(jax.random.key(1), flow, target, objective=tz.reverse_kl("score_function"), num_steps=50)
+    assert fitted.reason == "budget"
+    assert np.isfinite(fitted.history["loss"]).all()
