@@ -129,7 +129,7 @@ def compare(name, target, num_layers, width, num_steps, repeats=3):
 
 
 if __name__ == "__main__":
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     iris = compare("Iris-sized (d=15)", logistic_target(5, 3, 150), 4, 256, steps)
-    cancer = compare("Breast-cancer-sized (d=62)", logistic_target(31, 2, 569), 8, 512, steps // 2)
+    cancer = compare("Breast-cancer-sized (d=62)", logistic_target(31, 2, 569), 8, 512, steps // 4)
     sys.exit(0 if max(iris, cancer) <= 1.3 else 1)

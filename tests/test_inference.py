@@ -241,6 +241,9 @@ DEVICES = """
         result = tz.sample(target, sampler=name, **options)
         out[name] = np.packbits(np.asarray(result.theta)).tobytes().hex()
         out[name + " log_prob"] = result.log_prob.tobytes().hex()
+    flow = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=2, width=8, context_width=4)
+    fitted = tz.fit(jax.random.key(1), flow, target, num_steps=20, batch_size=32, num_groups=8)
+    out["dealt training"] = fitted.history["loss"].tobytes().hex()
     mesh = devices.make_mesh(8)
     problem = running.Problem(target, None, {})
     states = running.start(mesh, REGISTRY["gibbs"], problem, {}, jax.random.key(0), jnp.zeros((8, 6), jnp.int32))
@@ -265,7 +268,7 @@ def test_draws_do_not_depend_on_the_number_of_devices():
     """Training, warm-up and sampling give the same bits on 1, 2 and 8 devices; the sampling loop has no collective."""
     one, two, eight = (on_devices(n) for n in (1, 2, 8))
     assert (one["mesh"], two["mesh"], eight["mesh"]) == (1, 2, 8)
-    for name in ("latent_random_walk", "latent_elliptical_slice", "gibbs"):
+    for name in ("latent_random_walk", "latent_elliptical_slice", "gibbs", "dealt training"):
         assert one[name] == two[name] == eight[name]
     for word in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
         assert word not in eight["hlo"]

@@ -29,8 +29,9 @@ def test_flow_learns(target, gradient):
     flow = tz.flow_transport(target.space, key=jax.random.key(0), **SMALL)
     options = {"batch_size": 64, "start_beta": 0.2, "anneal_steps": 100, "learning_rate": 3e-3}
     fitted = tz.fit(jax.random.key(1), flow, target, objective=tz.reverse_kl(gradient), num_steps=400, **options)
-    start = fitted.history["held_out"][0] + np.logaddexp.reduce(log_table(target))
-    assert -0.05 < kl(fitted, target) < (0.7 * start if gradient == "straight_through" else 0.25 * start)
+    untrained = tz.fit(jax.random.key(1), flow, target, num_steps=1, learning_rate=1e-9)
+    assert kl(untrained, target) > 0.5
+    assert -0.05 < kl(fitted, target) < (0.4 if gradient == "straight_through" else 0.15)
     assert fitted.history["loss"].shape == (400,)
     assert fitted.history["beta"][0] == 0.2
     assert fitted.history["beta"][-1] == 1.0

@@ -1,7 +1,8 @@
 """One mesh axis over all visible devices: chains and training batches are dealt out along it.
 
-Results do not depend on how many devices there are: every chain has its own key, and what is pooled over chains or
-over a batch is first gathered and then reduced in one fixed order.
+Draws do not depend on how many devices there are: every chain has its own key, and what is pooled over chains is first
+gathered and then reduced in one fixed order. A training batch is split into groups that are dealt out in the same way;
+the same number of groups gives the same weights on any number of devices, to the last bit.
 """
 
 import jax
@@ -9,7 +10,6 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXIS = "chains"
-NUM_GROUPS = 8  # a training batch is always this many groups, each with its own key, whatever the device count
 
 
 def make_mesh(num_units: int) -> Mesh:
@@ -17,6 +17,14 @@ def make_mesh(num_units: int) -> Mesh:
     devices = jax.devices()
     count = max(n for n in range(1, len(devices) + 1) if num_units % n == 0)
     return Mesh(np.array(devices[:count]), (AXIS,))
+
+
+def default_groups() -> int:
+    """Into how many groups a training batch is split: one for each accelerator.
+
+    CPU "devices" share the same cores, so dealing a batch out over them gains nothing: one group there.
+    """
+    return 1 if jax.default_backend() == "cpu" else len(jax.devices())
 
 
 def deal(mesh: Mesh, tree):

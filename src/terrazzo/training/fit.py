@@ -6,7 +6,6 @@ returned. When it has stopped improving, the learning rate is cut, and after two
 """
 
 import time
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -59,8 +58,7 @@ class _Schedule(NamedTuple):
     anneal_steps: Any
 
 
-def _optimizer(clip_norm: float) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(clip_norm), optax.scale_by_adam())
+_OPTIMIZER = optax.scale_by_adam()
 
 
 def _gather(x: Array) -> Array:
@@ -106,12 +104,12 @@ def _train_chunk(
             info = LossInfo(_gather(info.value), _gather(info.log_weights))
             loss, norm = jnp.mean(info.value), optax.global_norm(grads)
             with jax.numpy_dtype_promotion("standard"):  # optax mixes its int32 step count with floats
-                updates, opt_state = _optimizer(clip_norm).update(grads, carry.opt_state)
+                shrink = jnp.minimum(1.0, clip_norm / jnp.maximum(norm, clip_norm))
+                clipped = jax.tree.map(lambda g: g * shrink, grads)
+                updates, opt_state = _OPTIMIZER.update(clipped, carry.opt_state)
             params = jax.tree.map(lambda p, u: p - schedule.learning_rate * u, carry.params, updates)
-            is_good = jnp.isfinite(loss) & jnp.isfinite(norm) & (carry.bad_step < 0)
-            keep = partial(jax.tree.map, lambda new, old: jnp.where(is_good, new, old))
-            bad_step = jnp.where((carry.bad_step < 0) & ~is_good, step, carry.bad_step)
-            carry = _Carry(keep(params, carry.params), keep(opt_state, carry.opt_state), bad_step)
+            is_bad = ~(jnp.isfinite(loss) & jnp.isfinite(norm)) & (carry.bad_step < 0)
+            carry = _Carry(params, opt_state, jnp.where(is_bad, step, carry.bad_step))
             row = {"loss": loss, "is_ess": importance_ess(info.log_weights), "gradient_norm": norm, "beta": beta}
             return carry, {name: history[name].at[i].set(row[name].astype(dtype)) for name in history}
 
@@ -149,6 +147,7 @@ def fit(
     anneal_steps: int = 0,
     patience: int | None = None,
     check_every: int = 100,
+    num_groups: int | None = None,
     progress: Any = None,
 ) -> Fitted:
     """Trains a transport for a target; the defaults are the paper's (Adam 1e-3, batch 128, 10,000 steps).
@@ -159,7 +158,7 @@ def fit(
         target: What to fit.
         objective: By default `reverse_kl()`.
         num_steps: The most steps to take.
-        batch_size: Latent draws per step; rounded up to a multiple of 8 (the groups dealt out over devices).
+        batch_size: Latent draws per step; rounded up to a multiple of the number of groups.
         learning_rate: Of Adam.
         clip_norm: Gradients are clipped to this global norm.
         start_beta: Inverse temperature at step 0.
@@ -167,6 +166,8 @@ def fit(
         patience: Checks without improvement before the learning rate is cut (0.3, then 0.1, then the end); None
             trains for `num_steps`.
         check_every: Steps between held-out checks.
+        num_groups: Groups into which a batch is split and dealt out over devices; by default one per accelerator.
+            The same number of groups gives the same bits on any number of devices.
         progress: A `Progress` whose current phase is updated, or None.
 
     Returns:
@@ -178,7 +179,10 @@ def fit(
     >>> fitted.num_steps
     20
     """
-    for name, value, low in (("num_steps", num_steps, 1), ("batch_size", batch_size, 2), ("check_every", check_every, 1)):
+    counts = {"num_steps": (num_steps, 1), "batch_size": (batch_size, 2), "check_every": (check_every, 1)}
+    if num_groups is not None:
+        counts["num_groups"] = (num_groups, 1)
+    for name, (value, low) in counts.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
             raise OptionError(name, f"must be an integer of at least {low}, got {value!r}", "leave it out for a default")
     for name, value in (("learning_rate", learning_rate), ("clip_norm", clip_norm)):
@@ -190,15 +194,16 @@ def fit(
         raise OptionError("transport", "was built for another space than the target's", "build it for this space")
     began = time.perf_counter()
     objective = (reverse_kl() if objective is None else objective).resolve(transport, target)
-    group_size = -(-batch_size // devices.NUM_GROUPS)
-    mesh = devices.make_mesh(devices.NUM_GROUPS)
+    num_groups = devices.default_groups() if num_groups is None else num_groups
+    group_size = -(-batch_size // num_groups)
+    mesh = devices.make_mesh(num_groups)
     params, static = eqx.partition(transport, eqx.is_inexact_array)
-    carry = _Carry(params, _optimizer(clip_norm).init(params), jnp.asarray(-1, jnp.int32))
+    carry = _Carry(params, _OPTIMIZER.init(params), jnp.asarray(-1, jnp.int32))
     train_key, check_key = jax.random.split(key)
     history: dict[str, list] = {name: [] for name in ("loss", "is_ess", "gradient_norm", "beta")}
     checks: list[tuple[int, float]] = []
     best_value, best_params, cut, stale = np.inf, params, 0, 0
-    step, chunk, reason = 0, 1, "budget"
+    step, chunk, reason = 0, 2, "budget"
     while step < num_steps:
         count = min(chunk, MAX_CHUNK, check_every - step % check_every, num_steps - step)
         schedule = _Schedule(
@@ -207,8 +212,9 @@ def fit(
             jnp.asarray(anneal_steps, jnp.int32),
         )
         tick = time.perf_counter()
+        before = carry
         carry, rows = _train_chunk(
-            mesh, objective, devices.NUM_GROUPS, group_size, clip_norm, static, target, train_key, schedule,
+            mesh, objective, num_groups, group_size, clip_norm, static, target, train_key, schedule,
             jnp.asarray(step, jnp.int32), jnp.asarray(count, jnp.int32), carry,
         )  # fmt: skip
         bad_step = int(carry.bad_step)
@@ -220,6 +226,7 @@ def fit(
         step += count
         if bad_step >= 0:
             reason = f"non-finite loss at step {bad_step}"
+            carry = before  # the last weights known to be good
             break
         if progress is not None:
             progress.update(step, loss=float(rows["loss"][count - 1]), is_ess=float(rows["is_ess"][count - 1]))
