@@ -38,7 +38,9 @@ def logistic_target(num_features, num_classes, num_rows, seed=0):
 
 def minimal_parameters(rng, d, num_layers, width, context):
     def dense(n_in, n_out, scale=1.0):
-        return [jnp.asarray(rng.uniform(-1, 1, s) * scale / np.sqrt(n_in), jnp.float32) for s in ((n_in, n_out), (n_out,))]
+        return [
+            jnp.asarray(rng.uniform(-1, 1, s) * scale / np.sqrt(n_in), jnp.float32) for s in ((n_in, n_out), (n_out,))
+        ]
 
     half = d // 2
     flow = [dense(half, width) + dense(width, 2 * (d - half), 0.01) for _ in range(num_layers)]
@@ -89,7 +91,9 @@ def minimal_loop(target, num_layers, width, num_steps):
     def step(carry, key):
         parameters, m, v, t = carry
         z = jax.random.normal(key, (BATCH, d))
-        loss, grad = jax.value_and_grad(minimal_loss)(parameters, z, target.log_prob_relaxed, shuffles, unshuffles, 16.0)
+        loss, grad = jax.value_and_grad(minimal_loss)(
+            parameters, z, target.log_prob_relaxed, shuffles, unshuffles, 16.0
+        )
         t = t + 1
         m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, m, grad)
         v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, v, grad)
@@ -107,7 +111,12 @@ def compare(name, target, num_layers, width, num_steps, repeats=3):
     run, carry, keys = minimal_loop(target, num_layers, width, num_steps)
     jax.block_until_ready(run(carry, keys))
     flow = tz.flow_transport(
-        target.space, key=jax.random.key(0), architecture="paper", num_layers=num_layers, width=width, context_width=width
+        target.space,
+        key=jax.random.key(0),
+        architecture="paper",
+        num_layers=num_layers,
+        width=width,
+        context_width=width,
     )
 
     def ours():

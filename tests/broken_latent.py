@@ -233,5 +233,3 @@ KERNEL_MUTANTS = {
     "elliptical slice at the wrong level": _lazy_ellipse,
     "Langevin without correction": _always_accepting_langevin,
 }
-
-

@@ -157,7 +157,11 @@ CASES = {
     "negative learning rate": (lambda: fit(learning_rate=-1.0), OptionError, "learning_rate"),
     "infinite clip": (lambda: fit(clip_norm=float("inf")), OptionError, "clip_norm"),
     "beta above one": (lambda: fit(start_beta=2.0), OptionError, "start_beta"),
-    "straight-through product": (lambda: fit(objective=tz.reverse_kl("straight_through")), OptionError, "score_function"),
+    "straight-through product": (
+        lambda: fit(objective=tz.reverse_kl("straight_through")),
+        OptionError,
+        "score_function",
+    ),
     "fit for another space": (
         lambda: tz.fit(key(), tz.product_transport(tz.binary(4)), TARGET), OptionError, "space"),
     # results and files

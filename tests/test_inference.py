@@ -122,7 +122,9 @@ def test_black_boxes_and_batch_functions_agree():
     options = {"seed": 0, "sampler": "gibbs", "draws": 20, "chains": 2, "warmup": 5, "progress": "off"}
     one = tz.sample(tz.blackbox(plain), tz.integers(0, 4, 3), **options)
     many = tz.sample(tz.blackbox(lambda t: np.sin(t).sum(-1) * 0.5, vectorized=True), tz.integers(0, 4, 3), **options)
-    traced = tz.sample(lambda t: 0.5 * jnp.sin(t.astype(float)).sum(-1), tz.integers(0, 4, 3), vectorized=True, **options)
+    traced = tz.sample(
+        lambda t: 0.5 * jnp.sin(t.astype(float)).sum(-1), tz.integers(0, 4, 3), vectorized=True, **options
+    )
     assert same(one, many)
     assert (np.asarray(one.theta) == np.asarray(traced.theta)).all()
 
@@ -235,7 +237,8 @@ DEVICES = """
 
     target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
     options = dict(seed=1, chains=8, draws=20, warmup=15, progress="off",
-                   training=dict(num_steps=30, batch_size=32), transport_options=dict(num_layers=2, width=8, context_width=4))
+                   training=dict(num_steps=30, batch_size=32),
+                   transport_options=dict(num_layers=2, width=8, context_width=4))
     out = {"devices": len(jax.devices())}
     for name in ("latent_random_walk", "latent_elliptical_slice", "gibbs"):
         result = tz.sample(target, sampler=name, **options)

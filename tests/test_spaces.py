@@ -56,7 +56,12 @@ def test_equal_spaces_are_equal_and_hashable():
 
 @pytest.mark.parametrize(
     ("variable", "dtype"),
-    [(tz.binary(), np.uint8), (tz.integers(-5, 5), np.int8), (tz.integers(0, 60000), np.uint16), (tz.integers(-1, 70000), np.int32)],
+    [
+        (tz.binary(), np.uint8),
+        (tz.integers(-5, 5), np.int8),
+        (tz.integers(0, 60000), np.uint16),
+        (tz.integers(-1, 70000), np.int32),
+    ],
 )
 def test_smallest_type(variable, dtype):
     assert variable.dtype == dtype

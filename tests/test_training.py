@@ -126,7 +126,9 @@ def test_non_finite_loss_keeps_the_last_good_transport(monkeypatch):
     assert fitted.num_steps >= step
     assert np.isfinite(np.asarray(fitted.transport.logits)).all()
     with pytest.raises(TrainingError, match="non-finite loss at step"):
-        tz.fit(jax.random.key(0), transport, target, objective=Dying("score_function"), learning_rate=1.0, check_every=50)
+        tz.fit(
+            jax.random.key(0), transport, target, objective=Dying("score_function"), learning_rate=1.0, check_every=50
+        )
 
 
 def test_impossible_states_do_not_break_training():

@@ -84,7 +84,9 @@ def test_log_determinants(member):
 @pytest.mark.parametrize("member", MEMBERS, ids=IDS)
 def test_the_support_is_never_left(member):
     transport = build(member, MIXED)
-    rows = [[s * v for s in signs] for v in (16.7, 40.0, 1e4, np.inf) for signs in ((1, 1, 1), (-1, -1, -1), (1, -1, 1))]
+    rows = [
+        [s * v for s in signs] for v in (16.7, 40.0, 1e4, np.inf) for signs in ((1, 1, 1), (-1, -1, -1), (1, -1, 1))
+    ]
     z = jnp.asarray(np.array([*rows, [np.nan, 0.0, 0.0]]))
     theta, log_volume = push_all(transport, z)
     assert MIXED.contains(np.asarray(theta)).all()

@@ -1,6 +1,5 @@
 """The laws of transports as functions that return a violation, so that the same code judges members and mutants."""
 
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -154,5 +153,3 @@ def perturbed(transport, scale, seed=0):
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     noisy = [x + scale * jax.random.normal(k, x.shape, x.dtype) for x, k in zip(leaves, keys, strict=True)]
     return eqx.combine(jax.tree.unflatten(tree, noisy), static)
-
-

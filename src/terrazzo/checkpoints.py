@@ -91,7 +91,8 @@ class Checkpoint:
 
     def load_draws(self) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray] | None]:
         """All stored chunks in order, and the states' leaves after the last. A damaged tail is left out."""
-        chunks, states = [], None
+        chunks: list[dict[str, np.ndarray]] = []
+        states = None
         while (path := self.folder / f"draws-{len(chunks):05d}.tz").exists():
             try:
                 _, arrays, _ = read_file(path, DRAWS_KIND, VERSION)

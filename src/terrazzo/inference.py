@@ -94,7 +94,9 @@ def sample(
         counts["chunk_size"] = (chunk_size, 1)
     for name, (value, low) in counts.items():
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
-            raise OptionError(name, f"must be an integer of at least {low}, got {value!r}", "leave it out for a default")
+            raise OptionError(
+                name, f"must be an integer of at least {low}, got {value!r}", "leave it out for a default"
+            )
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise OptionError("seed", f"must be a non-negative integer, got {seed!r}", "e.g. seed=0")
     if precision not in (None, "float32", "float64"):
@@ -122,7 +124,7 @@ def sample(
             "seed": int(seed), "chains": chains, "warmup": warmup, "thin": thin, "sampler": sampler,
             "options": repr(sorted((k, repr(v)) for k, v in options.items())),
             "transport": repr(transport) if isinstance(transport, str) else type(transport).__name__,
-            "training": repr(training), "space": repr(target.space), "x64": bool(jax.config.jax_enable_x64),
+            "training": repr(training), "space": repr(target.space), "x64": jnp.result_type(float) == jnp.float64,
             "keep_latent": keep_latent,
         }  # fmt: skip
         store = None if checkpoint is None else Checkpoint(checkpoint, fingerprint)
@@ -224,14 +226,16 @@ class _Run:
             states, tuning_state, rate = running.warm_up(
                 self.mesh, spec, problem, self.warm_key, _int(done), _int(count), states, tuning_state
             )
-            rate = float(rate)
+            acceptance = float(rate)
             chunk = _next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
             done += count
             self._check_states(states)
-            self.progress.update(done, acceptance=rate)
+            self.progress.update(done, acceptance=acceptance)
         return states, {} if tuning is None else tuning.final(tuning_state)
 
-    def _draw(self, problem: running.Problem, parameters: dict, states: Any) -> tuple[list[dict], Any, BaseException | None]:
+    def _draw(
+        self, problem: running.Problem, parameters: dict, states: Any
+    ) -> tuple[list[dict], Any, BaseException | None]:
         """All kept draws, as chunks; an error or Ctrl-C ends them early and is handed back."""
         rows: list[dict[str, np.ndarray]] = []
         if self.store is not None:
@@ -264,7 +268,9 @@ class _Run:
                 rows.append(host)
                 done += count
                 monitor.update(np.moveaxis(host["theta"], 0, 1))
-                self.progress.update(done, acceptance=float(host["acceptance_rate"].mean()), worst_r_hat=monitor.worst())
+                self.progress.update(
+                    done, acceptance=float(host["acceptance_rate"].mean()), worst_r_hat=monitor.worst()
+                )
         except (Exception, KeyboardInterrupt) as error:
             return rows, states, error
         return rows, states, None
@@ -367,7 +373,9 @@ def _choose_transport(spec: SamplerSpec, transport: Any, options: Any, target: T
         except TypeError as error:
             raise OptionError("transport_options", str(error).split("() ")[-1], "see the builder's arguments") from None
     if not isinstance(transport, AbstractTransport):
-        raise TransportError("transport", f"must be a name or a transport, got {type(transport).__name__}", "e.g. 'flow'")
+        raise TransportError(
+            "transport", f"must be a name or a transport, got {type(transport).__name__}", "e.g. 'flow'"
+        )
     if transport.space != target.space:
         raise TransportError("transport", "was built for another space", "build it for the target's space")
     return transport if "transport" in spec.needs else None

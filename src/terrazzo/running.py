@@ -73,7 +73,14 @@ def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key
 
 @eqx.filter_jit
 def warm_up(
-    mesh: Mesh, spec: SamplerSpec, problem: Problem, key: Array, start: Array, count: Array, states: Any, tuning_state: Any
+    mesh: Mesh,
+    spec: SamplerSpec,
+    problem: Problem,
+    key: Array,
+    start: Array,
+    count: Array,
+    states: Any,
+    tuning_state: Any,
 ) -> tuple[Any, Any, Array]:
     """`count` steps from step `start`, tuning as it goes. Returns states, tuning state and the mean acceptance."""
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)

@@ -124,7 +124,9 @@ def _named_axes(
         labels = tuple(labels)
         if len(labels) != shape[dims.index(dim)]:
             raise SpaceError(
-                f"{name}.coords[{dim!r}]", f"has {len(labels)} names for {shape[dims.index(dim)]} elements", "match them"
+                f"{name}.coords[{dim!r}]",
+                f"has {len(labels)} names for {shape[dims.index(dim)]} elements",
+                "match them",
             )
         items.append((dim, labels))
     return dims, tuple(items)
@@ -142,8 +144,7 @@ def binary(shape: Any = (), *, dims: Any = None, coords: Mapping[str, Sequence[A
     2
     """
     shape = _as_shape("binary", shape)
-    dims, coords = _named_axes("binary", shape, dims, coords)
-    return Variable("binary", 0, 2, shape, None, dims, coords)
+    return Variable("binary", 0, 2, shape, None, *_named_axes("binary", shape, dims, coords))
 
 
 def integers(
@@ -162,8 +163,7 @@ def integers(
     if low < -(2**31) or high >= 2**31:
         raise SpaceError("integers", f"{low}..{high} does not fit 32-bit integers", "shift the variable")
     shape = _as_shape("integers", shape)
-    dims, coords = _named_axes("integers", shape, dims, coords)
-    return Variable("integers", low, high - low + 1, shape, None, dims, coords)
+    return Variable("integers", low, high - low + 1, shape, None, *_named_axes("integers", shape, dims, coords))
 
 
 def categorical(
@@ -195,8 +195,7 @@ def categorical(
     if not 2 <= k <= MAX_CARDINALITY:
         raise SpaceError("categorical", f"needs 2 to {MAX_CARDINALITY} categories, got {k}", "leave constants out")
     shape = _as_shape("categorical", shape)
-    dims, coords = _named_axes("categorical", shape, dims, coords)
-    return Variable("categorical", 0, k, shape, labels, dims, coords)
+    return Variable("categorical", 0, k, shape, labels, *_named_axes("categorical", shape, dims, coords))
 
 
 RESERVED_NAMES = ("chain", "draw", "log_prob")
@@ -284,7 +283,7 @@ class Space:
     # ---- flat <-> the user's values
 
     def unflatten(self, theta: Any) -> Any:
-        """Flat configurations to what the log-probability takes (any leading axes; traceable; real theta stays real)."""
+        """Flat configurations to what the log-probability takes (leading axes, tracing and real theta are fine)."""
         values = theta + self._low.astype(theta.dtype) if self._low.any() else theta
         parts, start = {}, 0
         for name, v in self.variables:

@@ -235,9 +235,7 @@ def _draw_starts(target: Target, key: Array, num_chains: int) -> tuple[Array, Ar
         )
 
     start = (0, jnp.zeros((num_chains, target.space.num_dims), jnp.int32), jnp.full(num_chains, -jnp.inf))
-    _, theta, log_prob = jax.lax.while_loop(
-        lambda c: (c[0] < MAX_REDRAWS) & jnp.any(c[2] == -jnp.inf), redraw, start
-    )
+    _, theta, log_prob = jax.lax.while_loop(lambda c: (c[0] < MAX_REDRAWS) & jnp.any(c[2] == -jnp.inf), redraw, start)
     return theta, log_prob
 
 
@@ -341,7 +339,7 @@ def _probe_shape(target: Target) -> None:
         raise _raised_error(error, space) from None
     wanted = (3,) if target.vectorized else ()
     shape, kind = getattr(out, "shape", None), getattr(out, "dtype", None)
-    if shape is None:
+    if shape is None or kind is None:
         raise TargetError("log_prob", f"returned {type(out).__name__}, not a number", "return one scalar")
     if shape != wanted:
         what = "a batch of 3 configurations" if target.vectorized else "one configuration"

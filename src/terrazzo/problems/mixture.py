@@ -1,4 +1,6 @@
-"""Gaussian mixtures on a grid: the paper's first experiment (2-D, 5 components, 6 bits a coordinate), with exact answers.
+"""Gaussian mixtures on a grid: the paper's first experiment (2-D, 5 components, 6 bits a coordinate).
+
+The answers are exact:
 
 log pi(theta) = log sum_c weight_c N(x(theta); mean_c, Sigma_c),    x = the centre of cell theta of a grid on [-1, 1]^2.
 """
@@ -77,8 +79,9 @@ def mixture(index: int = 0, *, num_bits: int = 6) -> Target:
     means, covariances, weights = _components(index)
     space = Space(integers(0, 2**num_bits - 1, 2))
     dtype = jnp.result_type(float)
-    arrays = (jnp.asarray(a, dtype) for a in (means, np.linalg.inv(covariances), np.log(weights)))
-    return Target(Mixture(*arrays, num_bits), space)
+    precisions = jnp.asarray(np.linalg.inv(covariances), dtype)
+    log_prob = Mixture(jnp.asarray(means, dtype), precisions, jnp.asarray(np.log(weights), dtype), num_bits)
+    return Target(log_prob, space)
 
 
 def exact_probabilities(target: Target) -> np.ndarray:

@@ -188,9 +188,7 @@ def elliptical_slice(target: Target, transport: AbstractTransport, *, max_shrink
 
         nowhere = start._replace(log_volume=jnp.full_like(start.log_volume, -jnp.inf))
         carry = (jnp.asarray(0, jnp.int32), angle - 2.0 * jnp.pi, angle, angle, nowhere)
-        count, _, _, _, found = jax.lax.while_loop(
-            lambda c: is_outside(c[4]) & (c[0] <= max_shrinks), attempt, carry
-        )
+        count, _, _, _, found = jax.lax.while_loop(lambda c: is_outside(c[4]) & (c[0] <= max_shrinks), attempt, carry)
         is_moved = ~is_outside(found)
         point = jax.tree.map(lambda new, old: jnp.where(is_moved, new, old), found, start)
         info = _info(is_moved.astype(start.z.dtype) / count.astype(start.z.dtype), is_moved, count)

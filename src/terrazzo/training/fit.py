@@ -182,12 +182,14 @@ def fit(
     counts = {"num_steps": (num_steps, 1), "batch_size": (batch_size, 2), "check_every": (check_every, 1)}
     if num_groups is not None:
         counts["num_groups"] = (num_groups, 1)
-    for name, (value, low) in counts.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise OptionError(name, f"must be an integer of at least {low}, got {value!r}", "leave it out for a default")
-    for name, value in (("learning_rate", learning_rate), ("clip_norm", clip_norm)):
-        if not isinstance(value, float | int) or not 0 < value < np.inf:
-            raise OptionError(name, f"must be a positive number, got {value!r}", "leave it out for the default")
+    for name, (count, low) in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < low:
+            raise OptionError(
+                name, f"must be an integer of at least {low}, got {count!r}", "leave it out for a default"
+            )
+    for name, number in (("learning_rate", learning_rate), ("clip_norm", clip_norm)):
+        if not isinstance(number, float | int) or not 0 < number < np.inf:
+            raise OptionError(name, f"must be a positive number, got {number!r}", "leave it out for the default")
     if not 0 <= start_beta <= 1:
         raise OptionError("start_beta", f"must lie in [0, 1], got {start_beta!r}", "1 trains at the target itself")
     if transport.space != target.space:

@@ -94,7 +94,9 @@ class CouplingStack(AbstractBijection):
             inputs = jnp.ones(1, kept.dtype)
         return net(inputs).reshape(self.shape[0] - kept.size, -1)
 
-    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
+    def transform_and_log_det(  # type: ignore[override]  # arrays only, where flowjax also admits numbers
+        self, x: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
         transform = TRANSFORMERS[self.transformer].transform
         num_kept = self.shape[0] // 2
         arrays, static = eqx.partition(self.nets, eqx.is_array)
@@ -112,7 +114,9 @@ class CouplingStack(AbstractBijection):
         (y, log_det), _ = jax.lax.scan(layer, start, (arrays, self.shuffles, self.unshuffles), unroll=UNROLL)
         return y, log_det
 
-    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+    def inverse_and_log_det(  # type: ignore[override]  # arrays only, where flowjax also admits numbers
+        self, y: Array, condition: Array | None = None
+    ) -> tuple[Array, Array]:
         inverse = TRANSFORMERS[self.transformer].inverse
         num_kept = self.shape[0] // 2
         arrays, static = eqx.partition(self.nets, eqx.is_array)
@@ -127,5 +131,7 @@ class CouplingStack(AbstractBijection):
             return (jnp.concatenate([kept, changed]), log_det + jnp.sum(logs)), None
 
         start = (y, jnp.zeros((), y.dtype))
-        (x, log_det), _ = jax.lax.scan(layer, start, (arrays, self.shuffles, self.unshuffles), reverse=True, unroll=UNROLL)
+        (x, log_det), _ = jax.lax.scan(
+            layer, start, (arrays, self.shuffles, self.unshuffles), reverse=True, unroll=UNROLL
+        )
         return x, log_det

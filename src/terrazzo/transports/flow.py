@@ -141,7 +141,13 @@ def _build(
     flow_key, dequantizer_key, context_key = jax.random.split(key, 3)
     num_dims, gaussian_tailed = space.num_dims, architecture != "paper"
     transformer = "spline" if architecture == "spline" else "affine"
-    shape = {"num_dims": num_dims, "transformer": transformer, "num_layers": num_layers, "width": width, "depth": depth}
+    shape: dict[str, Any] = {
+        "num_dims": num_dims,
+        "transformer": transformer,
+        "num_layers": num_layers,
+        "width": width,
+        "depth": depth,
+    }
     bijection = CouplingStack(flow_key, **shape)
     if dequantizer == "uniform":
         return FlowTransport(space, bijection, UniformDequantizer(), architecture)
@@ -188,14 +194,19 @@ def flow_transport(
         ("dequantizer", dequantizer, DEQUANTIZERS),
     ):
         if value not in allowed:
-            raise OptionError(name, f"must be one of {', '.join(allowed)}, got {value!r}", f"e.g. {name}={allowed[0]!r}")
+            raise OptionError(
+                name, f"must be one of {', '.join(allowed)}, got {value!r}", f"e.g. {name}={allowed[0]!r}"
+            )
     is_large = space.num_dims > 32
     if architecture == "paper":
         defaults = (8, 512, 512) if is_large else (4, 256, 256)
     else:
         defaults = (6 if is_large else 4, 128 if is_large else 64, 64 if is_large else 32)
-    chosen = [d if v is None else v for v, d in zip((num_layers, width, context_width), defaults, strict=True)]
-    for name, value in zip(("num_layers", "width", "depth", "context_width"), (*chosen[:2], depth, chosen[2])):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise OptionError(name, f"must be a positive integer, got {value!r}", "leave it out for the default")
-    return _build(key, space, architecture, dequantizer, chosen[0], chosen[1], depth, chosen[2])
+    num_layers = defaults[0] if num_layers is None else num_layers
+    width = defaults[1] if width is None else width
+    context_width = defaults[2] if context_width is None else context_width
+    counts = {"num_layers": num_layers, "width": width, "depth": depth, "context_width": context_width}
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise OptionError(name, f"must be a positive integer, got {count!r}", "leave it out for the default")
+    return _build(key, space, architecture, dequantizer, num_layers, width, depth, context_width)

@@ -51,9 +51,7 @@ def _by_order(log_probs: Array, mode: Array) -> tuple[Array, Array]:
     index = jnp.arange(log_probs.size, dtype=jnp.int32)
     is_left = index < mode
     below = jnp.concatenate([jnp.full(1, -jnp.inf, log_probs.dtype), jax.lax.cumlogsumexp(log_probs)[:-1]])
-    above = jnp.concatenate(
-        [jax.lax.cumlogsumexp(log_probs, reverse=True)[1:], jnp.full(1, -jnp.inf, log_probs.dtype)]
-    )
+    above = jnp.concatenate([jax.lax.cumlogsumexp(log_probs, reverse=True)[1:], jnp.full(1, -jnp.inf, log_probs.dtype)])
     return jnp.where(is_left, below, above), is_left
 
 
@@ -101,6 +99,7 @@ def select(cells: Layout, z: Float[Array, ""]) -> Int[Array, ""]:
     """The category whose cell holds z."""
     possible = (cells.log_probs > -jnp.inf) & (_index(cells) != cells.mode)
     end = jnp.logaddexp(cells.log_start, cells.log_probs)
+
     def side(mask: Array, t: Array) -> tuple[Array, Array]:
         is_beyond_mode = t < jnp.max(jnp.where(mask, end, -jnp.inf))
         begun = mask & (cells.log_start <= t)

@@ -30,7 +30,8 @@ def serialise(transport: AbstractTransport) -> tuple[bytes, dict[str, Any]]:
             "transport", f"{type(transport).__name__} is not in the registry", "register it to make it storable"
         )
     stream = io.BytesIO()
-    np.savez(stream, **{f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(_leaves(transport))})
+    arrays: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(_leaves(transport))}
+    np.savez(stream, **arrays)
     return stream.getvalue(), config
 
 
