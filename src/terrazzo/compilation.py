@@ -23,7 +23,7 @@ def cache_folder() -> Path | None:
 def enable_compilation_cache() -> None:
     """Turns JAX's persistent cache on, unless it is already configured or cannot be written."""
     folder = cache_folder()
-    if folder is None or jax.config.read("jax_compilation_cache_dir"):
+    if folder is None or getattr(jax.config, "jax_compilation_cache_dir", None):
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
