@@ -16,6 +16,7 @@ class _Wrapped(AbstractTransport):
     """A flow transport with one thing wrong."""
 
     has_straight_through = True
+    has_exact_dequantizer = False
     inner: FlowTransport
 
     @property
@@ -42,6 +43,9 @@ class _Wrapped(AbstractTransport):
 
     def push_scored(self, z):
         return self.inner.push_scored(z)
+
+    def log_likelihood(self, key, theta):
+        return self.inner.log_likelihood(key, theta)
 
 
 class LogDetTooSmall(_Wrapped):

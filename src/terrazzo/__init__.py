@@ -12,6 +12,7 @@ from terrazzo.targets import Target as Target
 from terrazzo.targets import blackbox as blackbox
 from terrazzo.training import fit as fit
 from terrazzo.training import reverse_kl as reverse_kl
+from terrazzo.transports import autoregressive_transport as autoregressive_transport
 from terrazzo.transports import flow_transport as flow_transport
 from terrazzo.transports import product_transport as product_transport
 

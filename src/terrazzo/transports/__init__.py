@@ -1,5 +1,7 @@
 """Transports: a latent Gaussian, a surjection onto the space, and its exact stochastic inverse."""
 
+from terrazzo.transports.autoregressive import AutoregressiveTransport as AutoregressiveTransport
+from terrazzo.transports.autoregressive import autoregressive_transport as autoregressive_transport
 from terrazzo.transports.base import AbstractTransport as AbstractTransport
 from terrazzo.transports.base import log_weight as log_weight
 from terrazzo.transports.base import sample_transport as sample_transport

@@ -61,7 +61,8 @@ class AbstractTransport(eqx.Module):
     """A latent Gaussian, a surjection onto the space, and its exact stochastic inverse."""
 
     space: eqx.AbstractVar[Space]
-    has_straight_through: eqx.AbstractClassVar[bool]
+    has_straight_through: eqx.AbstractClassVar[bool]  # whether push_relaxed carries a useful derivative in theta
+    has_exact_dequantizer: eqx.AbstractClassVar[bool]  # whether the weight p~/p depends on theta alone
 
     @abstractmethod
     def push(self, z: Float[Array, " dim"]) -> Pushed:
@@ -78,6 +79,14 @@ class AbstractTransport(eqx.Module):
     @abstractmethod
     def push_scored(self, z: Float[Array, " dim"]) -> Scored:
         """As `push`, with the log-densities whose derivatives in the weights are the score."""
+
+    @abstractmethod
+    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        """A lower bound on the log of the model's probability of theta, differentiable in the weights.
+
+        It is log p(z) - v(z) at a lifted z (the dequantization bound), and the exact log q(theta) where the dequantizer
+        is exact.
+        """
 
     @property
     def num_dims(self) -> int:

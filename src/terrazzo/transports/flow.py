@@ -32,6 +32,7 @@ class FlowTransport(AbstractTransport):
     """The SurVAE flow transport. Build it with `flow_transport`."""
 
     has_straight_through: ClassVar[bool] = True
+    has_exact_dequantizer: ClassVar[bool] = False
     space: Space = eqx.field(static=True)
     bijection: AbstractBijection
     dequantizer: AbstractDequantizer
@@ -126,6 +127,18 @@ class FlowTransport(AbstractTransport):
             z_back, log_det_back = self._inverse(y)
             log_model = normal.log_density(z_back) + log_det_back
             return Scored(theta, jnp.where(jnp.all(inside), value, -jnp.inf), log_model, log_q)
+
+    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        with jax.default_matmul_precision("highest"):
+            size, real = self._sizes(), theta.astype(jnp.result_type(float))
+            context = self._context(real)
+            w = self.dequantizer.draw(key, context)
+            log_q = self.dequantizer.log_density(jax.nn.log_sigmoid(w), jax.nn.log_sigmoid(-w), context)
+            y = cells.embed(real, w, size)
+            z, log_det = self._inverse(y)
+            if self.is_gaussian_tailed:
+                log_det = log_det - jnp.sum(normal.normal_to_logistic(normal.logistic_to_normal(y))[1])
+            return normal.log_density(z) + log_det - cells.log_det(y, size) - log_q
 
 
 def _build(

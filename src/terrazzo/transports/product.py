@@ -22,6 +22,7 @@ class ProductTransport(AbstractTransport):
     """Independent categoricals q(theta) = prod_i softmax(logits_i)[theta_i]. Build it with `product_transport`."""
 
     has_straight_through: ClassVar[bool] = False
+    has_exact_dequantizer: ClassVar[bool] = True
     space: Space = eqx.field(static=True)
     logits: Float[Array, "dim max_size"]
 
@@ -33,8 +34,7 @@ class ProductTransport(AbstractTransport):
 
     def push(self, z: Float[Array, " dim"]) -> Pushed:
         theta = jax.vmap(inverse_cdf.select)(self._cells(), jax.lax.stop_gradient(z))
-        log_q = jnp.take_along_axis(self._log_probs(), theta[:, None], axis=1).sum()
-        log_volume = normal.log_density(z) - log_q
+        log_volume = normal.log_density(z) - self.log_prob(theta)
         return Pushed(theta, jnp.where(jnp.all(jnp.isfinite(z)), log_volume, -jnp.inf))
 
     def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
@@ -53,6 +53,13 @@ class ProductTransport(AbstractTransport):
         theta, log_volume = self.push(z)
         log_q = normal.log_density(z) - log_volume
         return Scored(theta, jax.lax.stop_gradient(log_volume), log_q, jnp.zeros((), z.dtype))
+
+    def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        """log q(theta)."""
+        return jnp.take_along_axis(self._log_probs(), theta[:, None], axis=1).sum()
+
+    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        return self.log_prob(theta)
 
 
 def product_transport(space: Any, *, logits: Any = None) -> ProductTransport:

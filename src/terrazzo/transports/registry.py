@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from terrazzo.spaces import Space
+from terrazzo.transports.autoregressive import AutoregressiveTransport, autoregressive_transport
 from terrazzo.transports.base import AbstractTransport
 from terrazzo.transports.flow import FlowTransport, flow_transport
 from terrazzo.transports.product import ProductTransport, product_transport
@@ -53,6 +54,14 @@ REGISTRY: dict[str, TransportSpec] = {
                 {"architecture": "paper", **_SMALL},
                 {"architecture": "spline", "dequantizer": "uniform", **_SMALL},
             ),
+        ),
+        TransportSpec(
+            "autoregressive",
+            AutoregressiveTransport,
+            autoregressive_transport,
+            AutoregressiveTransport.describe,
+            "a causal network of conditional categoricals, decoded coordinate by coordinate",
+            ({"width": 8}, {"width": 8, "num_blocks": 0}),
         ),
         TransportSpec(
             "product", ProductTransport, _build_product, lambda t: {}, "independent categoricals", ({"scale": 2.0},)
