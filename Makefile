@@ -17,6 +17,7 @@ demo: $(STAMP)  ## the paper's first experiment, with a picture, in about a minu
 
 test: $(STAMP) lint  ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal --doctest-modules src/terrazzo  # as users run: float32, no type checks
 
 study: $(STAMP)  ## the long studies that `make test` leaves out
 	$(BIN)/python -m pytest -m slow

@@ -102,6 +102,12 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
         The sampler. One evaluation and one gradient a step, and two products with a (d, d) matrix.
 
     Reference: Sun, Dai, Sutton, Schuurmans & Dai (2023), Any-scale balanced samplers for discrete space.
+
+    >>> import terrazzo as tz
+    >>> sampler = any_scale(tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 9, 3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     check(target)
     init = gradient_start(target)

@@ -109,6 +109,12 @@ def block_gibbs(
         The sampler. K_max^B - 1 evaluations per update.
 
     Reference: Geman & Geman (1984); Jensen, Kjaerulff & Kong (1995), Blocking Gibbs sampling.
+
+    >>> import terrazzo as tz
+    >>> sampler = block_gibbs(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     num_updates = positive_int("num_updates", num_updates)
     space = target.space
@@ -175,6 +181,12 @@ def hamming_ball(
         The sampler. sum_{j <= m} C(B, j) (K_max - 1)^j - 1 evaluations per update.
 
     Reference: Titsias & Yau (2017), The Hamming ball sampler.
+
+    >>> import terrazzo as tz
+    >>> sampler = hamming_ball(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     num_updates, radius = positive_int("num_updates", num_updates), positive_int("radius", radius)
     size = _block_size(target, block_size, 10)

@@ -48,6 +48,12 @@ def dlmc(
         The sampler. One evaluation and one gradient a step.
 
     Reference: Sun, Dai, Dai, Zhou & Schuurmans (2023), Discrete Langevin samplers via Wasserstein gradient flow.
+
+    >>> import terrazzo as tz
+    >>> sampler = dlmc(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     if form not in FORMS:
         raise OptionError("form", f"{form!r} is unknown", f"one of {', '.join(FORMS)}")

@@ -110,7 +110,14 @@ def gibbs(target: Target, *, scan: str = "random", num_updates: int | None = Non
 
 
 def systematic_gibbs(target: Target, *, num_sweeps: int = 1) -> SamplingAlgorithm:
-    """Gibbs sampling, all sites in order: one step is `num_sweeps` sweeps. See `gibbs`."""
+    """Gibbs sampling, all sites in order: one step is `num_sweeps` sweeps. See `gibbs`.
+
+    >>> import terrazzo as tz
+    >>> sampler = systematic_gibbs(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
+    """
     return gibbs(target, scan="systematic", num_updates=positive_int("num_sweeps", num_sweeps))
 
 
@@ -135,6 +142,12 @@ def metropolised_gibbs(target: Target, *, num_updates: int = 1) -> SamplingAlgor
         The sampler; the same cost as Gibbs and never a larger asymptotic variance.
 
     Reference: Liu (1996), Peskun's theorem and a modified discrete-state Gibbs sampler.
+
+    >>> import terrazzo as tz
+    >>> sampler = metropolised_gibbs(tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 3, 3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     num_updates = positive_int("num_updates", num_updates)
 

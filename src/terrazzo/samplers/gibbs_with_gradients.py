@@ -28,6 +28,12 @@ def gibbs_with_gradients(target: Target, *, balancing: str = "sqrt", reach: int 
         The sampler. One evaluation and one gradient a step, whatever d and K.
 
     Reference: Grathwohl, Swersky, Hashemi, Duvenaud & Maddison (2021), Oops I took a gradient.
+
+    >>> import jax, terrazzo as tz
+    >>> sampler = gibbs_with_gradients(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     init = gradient_start(target)
     log_g = balancing_function(balancing)

@@ -78,6 +78,12 @@ def integer_metropolis(
         The sampler. One evaluation a step.
 
     Reference: Haario, Saksman & Tamminen (2001), An adaptive Metropolis algorithm; here on integers.
+
+    >>> import terrazzo as tz
+    >>> sampler = integer_metropolis(tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 9, 3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     check(target)
     if boundary not in BOUNDARIES:

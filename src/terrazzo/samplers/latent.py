@@ -112,6 +112,15 @@ def random_walk(target: Target, transport: AbstractTransport, *, scale: Any = 0.
         scale: Standard deviation of the step; tuned in warm-up.
 
     Reference: Jaini, Nielsen & Welling (2021).
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> transport = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=4, context_width=2)
+    >>> sampler = random_walk(target, transport)
+    >>> state = jax.jit(sampler.init)(jnp.zeros(3, jnp.int32), jax.random.key(1))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(2), state)
+    >>> state.position.shape, state.z.shape
+    ((3,), (3,))
     """
 
     def propose(key: Array, z: Array) -> Array:
@@ -131,6 +140,15 @@ def pcn(target: Target, transport: AbstractTransport, *, scale: Any = 0.5) -> Sa
         scale: s in (0, 1]; 1 is the independence sampler. Tuned in warm-up.
 
     Reference: Cotter, Roberts, Stuart & White (2013).
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> transport = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=4, context_width=2)
+    >>> sampler = pcn(target, transport)
+    >>> state = jax.jit(sampler.init)(jnp.zeros(3, jnp.int32), jax.random.key(1))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(2), state)
+    >>> state.position.shape, state.z.shape
+    ((3,), (3,))
     """
 
     def propose(key: Array, z: Array) -> Array:
@@ -144,6 +162,15 @@ def independence(target: Target, transport: AbstractTransport) -> SamplingAlgori
     """Independence Metropolis: z' ~ p, accept min(1, w(z') / w(z)). Nothing to tune.
 
     Reference: Tierney (1994); Albergo, Kanwar & Shanahan (2019) for flows.
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> transport = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=4, context_width=2)
+    >>> sampler = independence(target, transport)
+    >>> state = jax.jit(sampler.init)(jnp.zeros(3, jnp.int32), jax.random.key(1))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(2), state)
+    >>> state.position.shape, state.z.shape
+    ((3,), (3,))
     """
 
     def propose(key: Array, z: Array) -> Array:
@@ -159,6 +186,15 @@ def elliptical_slice(target: Target, transport: AbstractTransport, *, max_shrink
     as forwards, so the cap keeps the kernel exact, and one extreme weight cannot hold up a whole batch of chains.
 
     Reference: Murray, Adams & MacKay (2010).
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> transport = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=4, context_width=2)
+    >>> sampler = elliptical_slice(target, transport)
+    >>> state = jax.jit(sampler.init)(jnp.zeros(3, jnp.int32), jax.random.key(1))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(2), state)
+    >>> state.position.shape, state.z.shape
+    ((3,), (3,))
     """
 
     def init(position: Array, rng_key: Array) -> LatentState:
@@ -252,6 +288,15 @@ def mala(target: Target, transport: AbstractTransport, *, step_size: Any = 0.1) 
     """Metropolis-adjusted Langevin with the straight-through force: z' = z + eps F(z) + sqrt(2 eps) xi.
 
     Reference: Roberts & Tweedie (1996).
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> transport = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=4, context_width=2)
+    >>> sampler = mala(target, transport)
+    >>> state = jax.jit(sampler.init)(jnp.zeros(3, jnp.int32), jax.random.key(1))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(2), state)
+    >>> state.position.shape, state.z.shape
+    ((3,), (3,))
     """
     return _gradient_kernel(target, transport, lambda f: blackjax.mala(f, step_size), lambda info: 2)
 
@@ -264,6 +309,15 @@ def hmc(
     Jumps at cell borders cap the acceptance whatever the step, so warm-up aims at 0.3 and not at 0.8.
 
     Reference: Duane et al. (1987); DESIGN section 1 for the surrogate force.
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> transport = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=4, context_width=2)
+    >>> sampler = hmc(target, transport)
+    >>> state = jax.jit(sampler.init)(jnp.zeros(3, jnp.int32), jax.random.key(1))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(2), state)
+    >>> state.position.shape, state.z.shape
+    ((3,), (3,))
     """
 
     def make(logdensity_fn: Callable) -> SamplingAlgorithm:
@@ -278,6 +332,15 @@ def nuts(
     """The no-U-turn sampler with the straight-through force.
 
     Reference: Hoffman & Gelman (2014).
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> transport = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=4, context_width=2)
+    >>> sampler = nuts(target, transport)
+    >>> state = jax.jit(sampler.init)(jnp.zeros(3, jnp.int32), jax.random.key(1))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(2), state)
+    >>> state.position.shape, state.z.shape
+    ((3,), (3,))
     """
 
     def make(logdensity_fn: Callable) -> SamplingAlgorithm:

@@ -64,6 +64,12 @@ def path_auxiliary(
         The sampler. One evaluation and one gradient a step, whatever the length.
 
     Reference: Sun, Dai, Xia & Ramamurthy (2022), Path auxiliary proposal for MCMC in discrete space.
+
+    >>> import terrazzo as tz
+    >>> sampler = path_auxiliary(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     init = gradient_start(target)
     log_g = balancing_function(balancing)

@@ -33,6 +33,12 @@ def slice_gibbs(target: Target, *, num_updates: int = 1) -> SamplingAlgorithm:
         The sampler. A random number of evaluations, of the order of log K per site update.
 
     Reference: Neal (2003), Slice sampling.
+
+    >>> import terrazzo as tz
+    >>> sampler = slice_gibbs(tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 99, 3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     num_updates = positive_int("num_updates", num_updates)
     sizes = jnp.asarray(target.space.sizes)

@@ -74,6 +74,12 @@ def tabu(
         The sampler. sum_i (K_i - 1) evaluations a jump; flipping the switches costs none.
 
     Reference: Power & Goldman (2019), Accelerated sampling on discrete spaces with non-reversible Markov processes.
+
+    >>> import terrazzo as tz
+    >>> sampler = tabu(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     local = neighbourhood(target, balancing, reach)
     sizes = target.space.sizes

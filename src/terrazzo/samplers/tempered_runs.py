@@ -169,6 +169,12 @@ def run_tempering(
         inverse_temperatures: Where the ladder starts; from 0 to 1 if None.
         keep_tempered: Whether to keep the configurations of all temperatures.
         **options: `kernel`, `kernel_options`, `num_moves` of `parallel_tempering`.
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    >>> run = run_tempering(jax.random.key(0), target, num_warmup=5, num_draws=10, num_temperatures=3)
+    >>> run.theta.shape
+    (8, 10, 3)
     """
     first = default_ladder(num_temperatures) if inverse_temperatures is None else np.asarray(inverse_temperatures)
     make = eqx.Partial(parallel_tempering, num_temperatures=len(first), **prepare(target, **options))

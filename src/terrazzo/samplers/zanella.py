@@ -88,6 +88,12 @@ def zanella(
         The sampler. sum_i (K_i - 1) evaluations a jump.
 
     Reference: Zanella (2020); Power & Goldman (2019), Accelerated sampling on discrete spaces.
+
+    >>> import terrazzo as tz
+    >>> sampler = zanella(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state.position.shape
+    (3,)
     """
     local = neighbourhood(target, balancing, reach)
 
