@@ -11,6 +11,7 @@ from terrazzo.spaces import integers as integers
 from terrazzo.targets import Target as Target
 from terrazzo.targets import blackbox as blackbox
 from terrazzo.training import fit as fit
+from terrazzo.training import forward_kl as forward_kl
 from terrazzo.training import reverse_kl as reverse_kl
 from terrazzo.transports import autoregressive_transport as autoregressive_transport
 from terrazzo.transports import flow_transport as flow_transport

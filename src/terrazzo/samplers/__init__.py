@@ -32,6 +32,8 @@ from terrazzo.samplers.gibbs import gibbs as gibbs
 from terrazzo.samplers.gibbs import metropolised_gibbs as metropolised_gibbs
 from terrazzo.samplers.gibbs import systematic_gibbs as systematic_gibbs
 from terrazzo.samplers.gibbs_with_gradients import gibbs_with_gradients as gibbs_with_gradients
+from terrazzo.samplers.hybrid import hybrid as hybrid
+from terrazzo.samplers.hybrid import prepare as _prepare_hybrid
 from terrazzo.samplers.integer_metropolis import check as _check_ordered
 from terrazzo.samplers.integer_metropolis import integer_metropolis as integer_metropolis
 from terrazzo.samplers.integer_metropolis import tuning as _tune_integer_metropolis
@@ -98,6 +100,8 @@ _SPECS = (
                 "Swendsen & Wang (1987)", frozenset({"pairwise"}), None, _check_clusters, _prepare_clusters),
     SamplerSpec("parallel_tempering", parallel_tempering, "a ladder of temperatures over any other kernel",
                 "Syed et al. (2022)", tuning=_tune_ladder, prepare=_prepare_tempering),
+    SamplerSpec("hybrid", hybrid, "a global move through a transport, then local moves",
+                "Gabrie et al. (2022)", frozenset({"transport"}), prepare=_prepare_hybrid),
 )
 # fmt: on
 

@@ -19,7 +19,7 @@ from jaxtyping import Array
 from terrazzo import devices
 from terrazzo.errors import OptionError, TrainingError
 from terrazzo.targets import Target
-from terrazzo.training.objectives import LossInfo, ReverseKL, importance_ess, reverse_kl
+from terrazzo.training.objectives import ForwardKL, LossInfo, ReverseKL, importance_ess, reverse_kl
 from terrazzo.transports.base import AbstractTransport
 
 MAX_CHUNK = 500
@@ -138,7 +138,7 @@ def fit(
     transport: AbstractTransport,
     target: Target,
     *,
-    objective: ReverseKL | None = None,
+    objective: ReverseKL | ForwardKL | None = None,
     num_steps: int = 10_000,
     batch_size: int = 128,
     learning_rate: float = 1e-3,

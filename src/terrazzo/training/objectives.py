@@ -4,14 +4,19 @@
 
 Its gradient comes either straight through the floor (the paper; needs log pi at real theta) or from the score function
 with a leave-one-out baseline (unbiased; needs only evaluations of log pi).
+
+    forward KL:  L = -E_{theta ~ draws} [ log q(theta) ]        (for flows: the dequantization bound on it)
+
+covers every mode that the draws cover; the draws come from running (tempered) chains.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import GradientError, OptionError
 from terrazzo.targets import Target
@@ -109,6 +114,54 @@ def reverse_kl(gradient: str = "auto") -> ReverseKL:
     if gradient not in ("auto", "straight_through", "score_function"):
         raise OptionError("gradient", f"unknown {gradient!r}", "auto, straight_through or score_function")
     return ReverseKL(gradient)
+
+
+class ForwardKL(eqx.Module):
+    """Maximum likelihood on stored draws, optionally with the reverse KL beside it. Build it with `forward_kl`."""
+
+    draws: Int[Array, "draw dim"]
+    weight: Float[Array, ""]
+    reverse: ReverseKL | None = eqx.field(static=True)
+
+    def resolve(self, transport: AbstractTransport, target: Target) -> "ForwardKL":
+        """Chooses the gradient estimator of the reverse part, if there is one."""
+        reverse = None if self.reverse is None else self.reverse.resolve(transport, target)
+        return ForwardKL(self.draws, self.weight, reverse)
+
+    def __call__(
+        self, transport: AbstractTransport, target: Target, key: Array, num_samples: int, beta: Array
+    ) -> tuple[Float[Array, ""], LossInfo]:
+        pick_key, lift_key, reverse_key = jax.random.split(key, 3)
+        rows = jax.random.randint(pick_key, (num_samples,), 0, self.draws.shape[0])
+        keys = jax.random.split(lift_key, num_samples)
+        likelihood = jax.vmap(transport.log_likelihood)(keys, self.draws[rows].astype(jnp.int32))
+        is_finite = jnp.isfinite(likelihood)
+        forward = -_mean_where(is_finite, jnp.where(is_finite, likelihood, 0.0))
+        if self.reverse is None:
+            return forward, jax.lax.stop_gradient(LossInfo(forward, jnp.zeros(num_samples, forward.dtype)))
+        surrogate, info = self.reverse(transport, target, reverse_key, num_samples, beta)
+        value = self.weight * jax.lax.stop_gradient(forward) + (1.0 - self.weight) * info.value
+        return self.weight * forward + (1.0 - self.weight) * surrogate, info._replace(value=value)
+
+
+def forward_kl(draws: Any, *, weight: float = 1.0, reverse: ReverseKL | None = None) -> ForwardKL:
+    """KL(pi || q) on draws of running chains: it covers every mode the draws cover.
+
+    Args:
+        draws: Flat configurations, (draw, dim): a large replay buffer, not a handful of correlated states.
+        weight: The share of the forward term if `reverse` is given.
+        reverse: A `reverse_kl` objective to train on at the same time.
+
+    >>> import numpy as np
+    >>> forward_kl(np.zeros((5, 2), int)).draws.shape
+    (5, 2)
+    """
+    array = jnp.asarray(draws)
+    if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer) or not array.shape[0]:
+        raise OptionError("draws", f"must be integers of shape (draw, dim), got {array.shape}", "flatten the chains")
+    if not 0 < weight <= 1:
+        raise OptionError("weight", f"must lie in (0, 1], got {weight!r}", "1 is the forward KL alone")
+    return ForwardKL(array, jnp.asarray(weight, jnp.result_type(float)), reverse)
 
 
 def importance_ess(log_weights: Array) -> Array:

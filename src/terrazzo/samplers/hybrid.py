@@ -1,0 +1,158 @@
+"""The hybrid sampler: one global move through the transport, then m local moves on theta.
+
+By the law of transports both leave pi invariant, so any mixture of them does (DESIGN section 1). The global move is an
+independence, pCN or elliptical-slice step in the latent space, started from a fresh lift of theta. Where the
+dequantizer is exact the weight depends on theta alone, and the independence move needs no lift at all:
+
+    theta' ~ q,   accept with probability min(1, pi(theta') q(theta) / (pi(theta) q(theta'))).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from terrazzo.errors import OptionError
+from terrazzo.samplers import latent
+from terrazzo.samplers.base import SamplingAlgorithm, State, as_float, select
+from terrazzo.samplers.tempering import resolve_kernel
+from terrazzo.targets import Target
+from terrazzo.transports import normal
+from terrazzo.transports.base import AbstractTransport
+
+MOVES = ("independence", "pcn", "elliptical_slice")
+
+
+class HybridInfo(NamedTuple):
+    """What one hybrid step did.
+
+    Attributes:
+        acceptance_rate: The mean acceptance of all its moves.
+        is_accepted: Whether the global move was accepted.
+        num_evaluations: Evaluations of the target, all moves together.
+        global_acceptance_rate: The acceptance probability of the global move.
+    """
+
+    acceptance_rate: Float[Array, ""]
+    is_accepted: Bool[Array, ""]
+    num_evaluations: Int[Array, ""]
+    global_acceptance_rate: Float[Array, ""]
+
+
+def _exact_independence(target: Target, transport: Any) -> Callable[[Array, State], tuple[State, Array, Array]]:
+    """The independence move of a transport whose weight depends on theta alone."""
+
+    def move(key: Array, state: State) -> tuple[State, Array, Array]:
+        propose_key, accept_key = jax.random.split(key)
+        z = jax.random.normal(propose_key, (transport.num_dims,))
+        theta, log_volume = transport.push(z)
+        new = State(theta, target.log_prob(theta))
+        log_q_new = normal.log_density(z) - log_volume
+        log_ratio = (new.log_prob - log_q_new) - (state.log_prob - transport.log_prob(state.position))
+        log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
+        is_accepted = -jax.random.exponential(accept_key, (), z.dtype) < log_ratio
+        return select(is_accepted, new, state), jnp.minimum(1.0, jnp.exp(log_ratio)), is_accepted
+
+    return move
+
+
+def _lifted(algorithm: SamplingAlgorithm) -> Callable[[Array, State], tuple[State, Array, Array]]:
+    """A latent kernel from a fresh lift; a theta too improbable to be lifted stays where it is."""
+
+    def move(key: Array, state: State) -> tuple[State, Array, Array]:
+        lift_key, step_key = jax.random.split(key)
+        start = algorithm.init(state.position, lift_key)
+        is_lifted = jnp.all(start.position == state.position) & jnp.all(jnp.isfinite(start.z))
+        new, info = algorithm.step(step_key, start)
+        rate = jnp.where(is_lifted, info.acceptance_rate, 0.0)
+        return select(is_lifted, State(new.position, new.log_prob), state), rate, info.is_accepted & is_lifted
+
+    return move
+
+
+def global_move(
+    target: Target, transport: AbstractTransport, *, move: str = "independence", scale: Any = 0.5
+) -> Callable[[Array, State], tuple[State, Array, Array]]:
+    """`(key, state) -> (state, acceptance, is_accepted)`: one step through the transport."""
+    if move not in MOVES:
+        raise OptionError("move", f"{move!r} is unknown", f"one of {', '.join(MOVES)}")
+    if move == "independence" and transport.has_exact_dequantizer:
+        return _exact_independence(target, transport)
+    if move == "independence":
+        return _lifted(latent.independence(target, transport))
+    if move == "pcn":
+        return _lifted(latent.pcn(target, transport, scale=scale))
+    return _lifted(latent.elliptical_slice(target, transport))
+
+
+def hybrid(
+    target: Target,
+    transport: AbstractTransport,
+    *,
+    local: Any = "gibbs",
+    local_options: Any = None,
+    num_local: Any = 5,
+    move: str = "independence",
+    scale: Any = 0.5,
+) -> SamplingAlgorithm:
+    """One global move through the transport, then `num_local` local moves.
+
+    Args:
+        target: The target.
+        transport: The transport.
+        local: The local sampler: a name of the registry, or a function `target -> SamplingAlgorithm`.
+        local_options: Its keyword arguments.
+        num_local: How many of its steps go with one global move (may be traced: changing it does not recompile).
+        move: "independence", "pcn" or "elliptical_slice".
+        scale: The scale of pCN.
+
+    >>> import jax, jax.numpy as jnp, terrazzo as tz
+    >>> target = tz.Target(lambda t: jnp.sum(t * 0.5), tz.binary(3))
+    >>> sampler = hybrid(target, tz.product_transport(target.space))
+    >>> state = sampler.init(jnp.zeros(3, jnp.int32), jax.random.key(0))
+    >>> sampler.step(jax.random.key(1), state)[0].position.shape
+    (3,)
+    """
+    local_sampler = resolve_kernel(local, local_options)(target)
+    jump = global_move(target, transport, move=move, scale=scale)
+
+    def init(position: Int[Array, " dim"], rng_key: Array) -> State:
+        return State(position, target.log_prob(position))
+
+    def step(rng_key: Array, state: State) -> tuple[State, HybridInfo]:
+        jump_key, start_key, walk_key = jax.random.split(rng_key, 3)
+        state, rate, is_accepted = jump(jump_key, state)
+        count = jnp.asarray(num_local, jnp.int32)
+        inner = local_sampler.init(state.position, start_key)
+
+        def walk(i: Int[Array, ""], carry: Any) -> Any:
+            inner, acceptance, evaluations = carry
+            inner, info = local_sampler.step(jax.random.fold_in(walk_key, i), inner)
+            return inner, acceptance + as_float(info.acceptance_rate), evaluations + info.num_evaluations
+
+        # One evaluation for the proposal, and one to start the local sampler.
+        start = (inner, as_float(rate), jnp.asarray(2, jnp.int32))
+        inner, acceptance, evaluations = jax.lax.fori_loop(0, count, walk, start)
+        info = HybridInfo(
+            acceptance / (1.0 + count.astype(acceptance.dtype)), is_accepted, evaluations, as_float(rate)
+        )
+        return State(inner.position, inner.log_prob), info
+
+    return SamplingAlgorithm(init, step)
+
+
+def prepare(target: Target, *, local: Any = "gibbs", local_options: Any = None, **options: Any) -> dict[str, Any]:
+    """Does the host-side work of the local sampler once."""
+    from terrazzo.samplers import get
+
+    if isinstance(local, str):
+        spec = get(local)
+        if "transport" in spec.needs:
+            raise OptionError("local", f"{local!r} is not a local sampler", "e.g. 'gibbs'")
+        if spec.check is not None:
+            spec.check(target)
+        if spec.prepare is not None:
+            local_options = spec.prepare(target, **(local_options or {}))
+    return {**options, "local": local, "local_options": local_options}
