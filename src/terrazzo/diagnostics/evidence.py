@@ -6,7 +6,6 @@ With z ~ p and w = p~(z) / p(z), E[w] = Z (DESIGN section 1).
 from typing import Any, NamedTuple
 
 import numpy as np
-from arviz_stats.base import array_stats
 from scipy.special import logsumexp
 
 from terrazzo.errors import OptionError
@@ -45,6 +44,8 @@ def pareto_k(log_weights: np.ndarray) -> float:
         return float("-inf")
     try:
         with np.errstate(all="ignore"):
+            from arviz_stats.base import array_stats  # it brings xarray and pandas: not before it is needed
+
             return float(array_stats.psislw(-log_weights)[1])  # it expects log-likelihoods: minus the log-weights
     except (ValueError, IndexError):
         return float("nan")
