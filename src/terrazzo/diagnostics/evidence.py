@@ -47,7 +47,7 @@ def pareto_k(log_weights: np.ndarray) -> float:
             from arviz_stats.base import array_stats  # it brings xarray and pandas: not before it is needed
 
             return float(array_stats.psislw(-log_weights)[1])  # it expects log-likelihoods: minus the log-weights
-    except (ValueError, IndexError):
+    except (ImportError, ValueError, IndexError):
         return float("nan")
 
 
