@@ -1,0 +1,108 @@
+"""The command line and the demonstration, with tiny options."""
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import terrazzo as tz
+from terrazzo import cli
+from terrazzo.demo import run_demo
+from terrazzo.samplers import REGISTRY
+
+TINY = {
+    "chains": 4,
+    "draws": 40,
+    "warmup": 10,
+    "thin": 1,
+    "training": {"num_steps": 20, "batch_size": 16},
+    "transport_options": {"architecture": "affine", "num_layers": 1, "width": 8, "context_width": 4},
+}
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "result.tz"
+    target = tz.Target(lambda theta: 0.2 * jnp.sum(theta.astype(float)), tz.binary(3))
+    result = tz.sample(target, seed=0, sampler="systematic_gibbs", chains=8, draws=400, warmup=20, progress="off")
+    result.save(path)
+    return result, path
+
+
+def test_samplers_lists_them_all():
+    out = run("samplers")
+    assert out.exit_code == 0
+    assert [line.split()[0] for line in out.stdout.splitlines()] == list(REGISTRY)
+
+
+def test_no_arguments_is_help():
+    assert "diagnose" in run().output
+
+
+def test_diagnose_says_what_the_result_says(saved):
+    result, path = saved
+    out = run("diagnose", str(path))
+    assert out.exit_code == (0 if result.verdict.is_trusted else 1)
+    assert f"verdict: {result.verdict}" in out.stdout
+    for check in result.checks():
+        assert check.name in out.stdout
+
+
+def test_an_untrusted_result_exits_with_1(tmp_path):
+    target = tz.Target(lambda theta: 20.0 * (theta[0] == theta[1]).astype(float), tz.binary(2))
+    result = tz.sample(target, seed=0, sampler="gibbs", chains=4, draws=20, warmup=0, progress="off")
+    assert not result.verdict.is_trusted
+    result.save(tmp_path / "bad.tz")
+    out = run("diagnose", str(tmp_path / "bad.tz"))
+    assert out.exit_code == 1
+    assert "NOT" in out.stdout
+
+
+def test_mistakes_are_a_line_and_exit_code_2(tmp_path):
+    """A file that is no result, in a process of its own: no traceback, nothing on stdout."""
+    path = tmp_path / "not-a-result.tz"
+    path.write_bytes(b"nonsense")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    out = subprocess.run(
+        [sys.executable, "-c", "from terrazzo.cli import main; main()", "diagnose", str(path)],
+        capture_output=True, text=True, env=environment, timeout=120, check=False,
+    )  # fmt: skip
+    assert out.returncode == 2
+    assert out.stdout == ""
+    assert out.stderr.startswith("error: ")
+    assert "Traceback" not in out.stderr
+    assert len(out.stderr.splitlines()) <= 5
+
+
+def test_bad_options_exit_with_2():
+    assert run("demo", "--mixture", "9").exit_code == 2
+    assert run("no-such-command").exit_code == 2
+
+
+def test_demo_compares_with_the_exact_law(tmp_path):
+    report = run_demo(tmp_path / "made", seed=1, progress="off", **TINY)
+    assert report.figure.read_bytes().startswith(b"\x89PNG")
+    assert report.figure.parent == tmp_path / "made"
+    assert report.result.theta.shape == (4, 40, 2)
+    for distance in (report.tv_draws, report.tv_independent, report.tv_flow):
+        assert 0 < distance < 1
+    np.testing.assert_allclose(report.component_shares.sum(axis=1), 1.0)
+
+
+def test_demo_command_prints_the_report(tmp_path, monkeypatch):
+    import terrazzo.demo
+
+    report = run_demo(tmp_path, seed=1, progress="off", **TINY)
+    monkeypatch.setattr(terrazzo.demo, "run_demo", lambda *args, **options: report)
+    out = run("demo", "--out", str(tmp_path), "--progress", "off")
+    assert out.exit_code == 0
+    for words in ("total variation", "verdict: ", "log Z", str(report.figure), "exact share"):
+        assert words in out.stdout
