@@ -286,6 +286,21 @@ def test_every_sampler_runs_through_sample(target):
         assert result.theta.shape == (2, 10, 5)
 
 
+def test_tempering_gives_the_evidence(target):
+    """log Z of the Ising chain from all temperatures, within five standard errors."""
+    result = tz.sample(target, seed=0, sampler="parallel_tempering", draws=400, warmup=100, progress="off")
+    exact = float(jax.scipy.special.logsumexp(jax.vmap(target.log_prob)(jnp.asarray(target.space.enumerate()))))
+    assert abs(result.log_z - exact) < 5 * result.log_z_standard_error
+    assert result.log_z_standard_error < 0.1
+
+
+def test_hybrid_through_the_one_call(target):
+    options = {**TINY, "transport_options": {"width": 8}}
+    result = tz.sample(target, seed=0, sampler="hybrid", transport="autoregressive", **options)
+    assert result.theta.shape == (4, 30, 5)
+    assert "transport" in REGISTRY["hybrid"].needs
+
+
 def test_defaults_are_documented():
     for name in inference.TRAINING:
         assert name in tz.fit.__doc__

@@ -25,6 +25,7 @@ from terrazzo.errors import OptionError, TransportError
 from terrazzo.progress import Progress
 from terrazzo.results import Result
 from terrazzo.samplers.base import SamplerSpec
+from terrazzo.samplers.tempered_runs import ladder_evidence
 from terrazzo.targets import Target, as_target, non_finite_error
 from terrazzo.training import Fitted, fit, reverse_kl
 from terrazzo.transports import REGISTRY as TRANSPORTS
@@ -291,6 +292,11 @@ class _Run:
         else:
             empty = {"theta": np.zeros((self.chains, 0, space.num_dims), space.dtype)}
             joined = empty | {"log_prob": np.zeros((self.chains, 0))}
+        replicas = joined.pop("replica_log_probs", None)
+        if replicas is not None and replicas.shape[1]:
+            ladder = problem.options.get("inverse_temperatures")
+            ladder = np.asarray(parameters.get("inverse_temperatures") if ladder is None else ladder)
+            evidence = ladder_evidence(self.evidence_key, self.target, replicas, ladder)
         seconds = {**header.get("seconds", {}), **self.progress.seconds}
         provenance = {
             "sampler": sampler, "options": {k: repr(v)[:200] for k, v in problem.options.items()},

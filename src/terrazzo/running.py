@@ -148,6 +148,8 @@ def draw(
                 "acceptance_rate": acceptance / thin.astype(acceptance.dtype),
                 "num_evaluations": evaluations,
             }
+            if hasattr(states, "log_probs"):  # a ladder of temperatures: what all of them say gives log Z
+                row["replica_log_probs"] = states.log_probs
             return {**row, "latent": states.z} if keep_latent else row
 
         def body(i, carry):

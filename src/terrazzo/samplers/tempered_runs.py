@@ -104,6 +104,15 @@ def log_num_possible(key: Array, target: Target) -> tuple[float, float]:
     return log_states + float(np.log(share)), float(np.sqrt((1 - share) / (share * NUM_SUPPORT_DRAWS)))
 
 
+def ladder_evidence(key: Array, target: Target, log_probs: np.ndarray, betas: np.ndarray) -> LogZ | None:
+    """Log Z from all replicas, (chain, draw, replica); None unless the ladder begins at beta = 0."""
+    if float(betas[0]) != 0:
+        return None
+    log_z0, error = log_num_possible(key, target)
+    evidence = stepping_stones(log_probs, betas, log_z0)
+    return evidence._replace(standard_error=float(np.hypot(evidence.standard_error, error)))
+
+
 @eqx.filter_jit
 def _warm_up(key: Array, target: Target, theta: Array, ladder: Array, num_steps: int, make: Callable) -> tuple:
     tune = tuning(target, inverse_temperatures=ladder)
@@ -185,11 +194,7 @@ def run_tempering(
     out = _draw(draw_key, target, states, betas, num_draws, thinning, make, keep_tempered)
     cold, log_probs = (np.moveaxis(np.asarray(x), 0, 1) for x in out[:2])
     tempered = np.moveaxis(np.asarray(out[2]), 0, 1).astype(target.space.dtype) if keep_tempered else None
-    evidence = None
-    if float(betas[0]) == 0:
-        log_z0, error = log_num_possible(support_key, target)
-        evidence = stepping_stones(log_probs, np.asarray(betas), log_z0)
-        evidence = evidence._replace(standard_error=float(np.hypot(evidence.standard_error, error)))
+    evidence = ladder_evidence(support_key, target, log_probs, np.asarray(betas))
     return TemperedRun(
         cold.astype(target.space.dtype),
         log_probs,
