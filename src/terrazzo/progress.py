@@ -15,7 +15,7 @@ from typing import Any
 from terrazzo.errors import OptionError
 
 MODES = ("auto", "rich", "plain", "off")
-PLAIN_INTERVAL = 1.8  # seconds: a line at least every two
+PLAIN_INTERVAL = 1.5  # seconds: a line at least every two, on a busy machine too
 LIVE_RATE = 5.0  # refreshes a second of the live line
 
 
@@ -84,7 +84,8 @@ def format_line(phase: Phase, now: float) -> str:
     """The line for a phase as it stands at time `now`."""
     elapsed = phase.seconds if phase.is_ended else now - phase.started
     if phase.is_ended:
-        parts = [f"{phase.name}: {phase.done} {phase.unit} in {format_seconds(elapsed)}"]
+        count = f"{phase.done} {phase.unit} in " if phase.total is not None or phase.done else ""
+        parts = [f"{phase.name}: {count}{format_seconds(elapsed)}"]
     elif phase.first_seconds is None:
         return f"{phase.name}: compiling ... {format_seconds(elapsed)}"
     else:
