@@ -43,6 +43,7 @@ def main():
     parser.add_argument("--chains", type=int, default=128)
     parser.add_argument("--local", type=int, nargs="+", default=[5])
     parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--patience", type=int, default=None, help="checks before the learning rate is cut")
     parser.add_argument("--forward", type=int, default=0, help="steps of forward KL on tempered draws afterwards")
     parser.add_argument("--archive", default=None, help="npz with the data, where scikit-learn is missing")
     options = parser.parse_args()
@@ -54,8 +55,8 @@ def main():
         tick = time.perf_counter()
         fitted = tz.fit(
             jax.random.key(1), transport, target, objective=tz.reverse_kl("score_function"), num_steps=options.steps,
-            batch_size=options.batch, start_beta=0.01, anneal_steps=options.steps // 2, check_every=options.steps // 10,
-            learning_rate=options.learning_rate,
+            batch_size=options.batch, start_beta=0.01, anneal_steps=options.steps // 2, check_every=options.steps // 20,
+            learning_rate=options.learning_rate, patience=options.patience,
         )  # fmt: skip
         transport = fitted.transport
         trained = time.perf_counter() - tick
