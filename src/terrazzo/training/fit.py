@@ -96,12 +96,15 @@ def _train_chunk(
             fraction = step.astype(dtype) / jnp.maximum(schedule.anneal_steps, 1).astype(dtype)
             beta = jnp.minimum(schedule.start_beta + (1.0 - schedule.start_beta) * fraction, 1.0)
             step_key = jax.random.fold_in(key, step)
-            keys = jax.vmap(lambda g: jax.random.fold_in(step_key, g))(groups)
             grad_fn = jax.grad(loss_fn, has_aux=True)
-            grads, info = jax.vmap(grad_fn, in_axes=(None, 0, None))(carry.params, keys, beta)
-            # Gathered first, then averaged in one fixed order: the same bits on any number of devices.
-            grads = jax.tree.map(lambda g: jnp.mean(_gather(g), axis=0), grads)
-            info = LossInfo(_gather(info.value), _gather(info.log_weights))
+            if num_groups == 1:  # nothing to deal out: spares a copy of every gradient
+                grads, info = grad_fn(carry.params, jax.random.fold_in(step_key, groups[0]), beta)
+            else:
+                keys = jax.vmap(lambda g: jax.random.fold_in(step_key, g))(groups)
+                grads, info = jax.vmap(grad_fn, in_axes=(None, 0, None))(carry.params, keys, beta)
+                # Gathered first, then averaged in one fixed order: the same bits on any number of devices.
+                grads = jax.tree.map(lambda g: jnp.mean(_gather(g), axis=0), grads)
+                info = LossInfo(_gather(info.value), _gather(info.log_weights))
             loss, norm = jnp.mean(info.value), optax.global_norm(grads)
             with jax.numpy_dtype_promotion("standard"):  # optax mixes its int32 step count with floats
                 shrink = jnp.minimum(1.0, clip_norm / jnp.maximum(norm, clip_norm))
