@@ -323,9 +323,8 @@ def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1
         def one(start, key):
             positions = states[start]
             state = sampler.init(positions[-1], key)
-            at = lambda b, theta, k: tempering.resolve_kernel(kernel)(target.tempered(b)).init(theta, k)
-            replicas = jax.vmap(at)(jnp.asarray(BETAS), positions, jax.random.split(jax.random.fold_in(key, 2), 3))
-            state = state._replace(positions=positions, replicas=replicas, parity=jnp.asarray(parity, jnp.int32))
+            log_probs = jax.vmap(target.log_prob)(positions)
+            state = state._replace(positions=positions, log_probs=log_probs, parity=jnp.asarray(parity, jnp.int32))
             new, _ = sampler.step(jax.random.fold_in(key, 1), state)
             return target.space.index(new.positions), new.log_prob - target.log_prob(new.position)
 
@@ -355,7 +354,7 @@ def test_tempering_counts_its_evaluations(kernel, wanted):
 
 
 def test_tempering_carries_any_kernel_state():
-    """A kernel that carries more than theta and log pi is started anew after a swap."""
+    """A kernel that carries more than theta and log pi is started anew every round."""
     assert tempering_law(tempering, parity=0, kernel="tabu", num_draws=100_000) > ALPHA
 
 

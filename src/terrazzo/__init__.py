@@ -1,9 +1,12 @@
 """Terrazzo: exact, diagnosed draws from any unnormalised distribution over integers."""
 
 from terrazzo import errors as errors
+from terrazzo import problems as problems
 from terrazzo import samplers as samplers
 from terrazzo.inference import sample as sample
 from terrazzo.results import Result as Result
+from terrazzo.samplers import run_tempering as run_tempering
+from terrazzo.samplers import smc as smc
 from terrazzo.spaces import Space as Space
 from terrazzo.spaces import binary as binary
 from terrazzo.spaces import categorical as categorical

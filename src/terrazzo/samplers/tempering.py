@@ -8,6 +8,9 @@ swap configurations with probability
 for even r in one round and odd r in the next. The deterministic alternation makes configurations travel the ladder in a
 straight line instead of diffusing. One chain is one ladder; its position is the cold replica.
 
+A ladder is carried as configurations and their untempered log pi. The kernels' own states hold beta log pi and are made
+afresh every round, because both a swap and a move of the ladder in warm-up change beta.
+
 The ladder is adapted in warm-up so that all pairs reject equally often: with rejection rates r_i the barrier
 Lambda(beta_k) = sum_{i<k} r_i is interpolated and cut into equal parts.
 
@@ -43,7 +46,6 @@ class TemperingState(NamedTuple):
         log_prob: Its log pi.
         positions: All configurations, hottest first.
         log_probs: Their (untempered) log pi.
-        replicas: The kernels' own states.
         parity: 0 if even pairs swap next, 1 if odd ones do.
     """
 
@@ -51,7 +53,6 @@ class TemperingState(NamedTuple):
     log_prob: Float[Array, ""]
     positions: Int[Array, "replica dim"]
     log_probs: Float[Array, " replica"]
-    replicas: Any
     parity: Int[Array, ""]
 
 
@@ -180,12 +181,10 @@ def parallel_tempering(
         return factory(target.tempered(beta))
 
     def init(position: Int[Array, " dim"], rng_key: Any = None) -> TemperingState:
-        keys = jax.random.split(jax.random.key(0) if rng_key is None else rng_key, num_replicas)
-        replicas = jax.vmap(lambda beta, key: kernel_at(beta).init(position, key))(betas, keys)
         log_prob = target.log_prob(position)
         positions = jnp.broadcast_to(position, (num_replicas, *position.shape))
         log_probs = jnp.broadcast_to(log_prob, (num_replicas,))
-        return TemperingState(position, log_prob, positions, log_probs, replicas, jnp.zeros((), jnp.int32))
+        return TemperingState(position, log_prob, positions, log_probs, jnp.zeros((), jnp.int32))
 
     def move(beta: Array, key: randomness.Key, replica: Any) -> tuple[Any, tuple]:
         algorithm = kernel_at(beta)
@@ -200,17 +199,18 @@ def parallel_tempering(
         replica, *rest = randomness.loop(key, num_moves, once, start)
         return replica, tuple(rest)
 
-    def rebuilt(replicas: Any, positions: Array, log_probs: Array, key: Array) -> Any:
-        if isinstance(replicas, State):  # all such a kernel knows is theta and log pi: no evaluation needed
-            return State(positions, tempered_log_prob(betas, log_probs))
-        keys = jax.random.split(key, num_replicas)
-        return jax.vmap(lambda beta, theta, k: kernel_at(beta).init(theta, k))(betas, positions, keys)
+    def kernel_states(positions: Array, log_probs: Array, key: Array) -> Any:
+        def start(beta: Array, theta: Array, key: Array) -> Any:
+            return kernel_at(beta).init(theta, key)
+
+        if isinstance(jax.eval_shape(start, betas[0], positions[0], key), State):
+            return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
+        return jax.vmap(start)(betas, positions, jax.random.split(key, num_replicas))
 
     def step(rng_key: Array, state: TemperingState) -> tuple[TemperingState, TemperingInfo]:
-        move_key, swap_key, rebuild_key = jax.random.split(rng_key, 3)
-        replicas, (rates, moved, counts) = jax.vmap(move)(
-            betas, jax.random.split(move_key, num_replicas), state.replicas
-        )
+        move_key, swap_key, start_key = jax.random.split(rng_key, 3)
+        replicas = kernel_states(state.positions, state.log_probs, start_key)
+        replicas, (rates, moved, counts) = jax.vmap(move)(betas, jax.random.split(move_key, num_replicas), replicas)
         positions = replicas.position
         is_hot = betas == 0  # there beta log pi says nothing: evaluate; only the first can be
         log_probs = jnp.where(jnp.isinf(replicas.log_prob), replicas.log_prob, replicas.log_prob / betas)
@@ -220,10 +220,8 @@ def parallel_tempering(
         is_swapped = is_tried & randomness.bernoulli_rows(swap_key, log_rates)
         order = swapped_order(is_swapped)
         positions, log_probs = positions[order], log_probs[order]
-        is_plain = isinstance(replicas, State)
-        replicas = rebuilt(replicas, positions, log_probs, rebuild_key)
-        num_evaluations = counts.sum() + 1 + (0 if is_plain else num_replicas)
-        new = TemperingState(positions[-1], log_probs[-1], positions, log_probs, replicas, 1 - state.parity)
+        num_evaluations = counts.sum() + 1 + (0 if isinstance(replicas, State) else num_replicas)
+        new = TemperingState(positions[-1], log_probs[-1], positions, log_probs, 1 - state.parity)
         return new, TemperingInfo(rates[-1], moved[-1], num_evaluations.astype(jnp.int32), jnp.exp(log_rates))
 
     return SamplingAlgorithm(init, step)
