@@ -40,7 +40,10 @@ def saved(tmp_path_factory):
 def test_samplers_lists_them_all():
     out = run("samplers")
     assert out.exit_code == 0
-    assert [line.split()[0] for line in out.stdout.splitlines()] == list(REGISTRY)
+    lines = out.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:] if not line.startswith(" ")] == list(REGISTRY)
+    assert max(map(len, lines)) <= 100
+    assert all(f"[{spec.reference}]" in out.stdout for spec in REGISTRY.values())
 
 
 def test_no_arguments_is_help():

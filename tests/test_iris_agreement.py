@@ -6,15 +6,13 @@ Softmax regression on all 150 rows: 5 x 3 weights (a bias row included) on the g
 from functools import cache
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-import terrazzo as tz
-from terrazzo import samplers
+from terrazzo import problems, samplers
 
-datasets = pytest.importorskip("sklearn.datasets")
+pytest.importorskip("sklearn")
 
 # kept steps per sampler, so that each has a few thousand effective draws over the chains
 RUNS = {
@@ -28,15 +26,7 @@ NUM_CHAINS = 32
 
 @cache
 def iris():
-    data = datasets.load_iris()
-    features = np.column_stack([(data.data - data.data.mean(0)) / data.data.std(0), np.ones(150)])
-    features, labels = jnp.asarray(features), jnp.asarray(data.target, jnp.int32)
-
-    def log_prob(weights):
-        logits = features @ weights.astype(features.dtype)
-        return jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1).sum()
-
-    return tz.Target(log_prob, tz.integers(-8, 7, shape=(5, 3)))
+    return problems.quantised_logistic("iris").target
 
 
 @cache

@@ -1,8 +1,9 @@
 """The command line: `terrazzo demo`, `terrazzo samplers`, `terrazzo diagnose`."""
 
 import sys
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +14,7 @@ app = typer.Typer(
     help="Draws from any unnormalised distribution over integers, exact by construction.",
 )
 echo = typer.echo
+WIDTH = 100
 
 
 @app.command()
@@ -46,10 +48,20 @@ def samplers() -> None:
     """Lists the samplers: what each needs, and where it comes from."""
     from terrazzo.samplers import REGISTRY
 
-    width = max(map(len, REGISTRY))
+    names, needs = max(map(len, REGISTRY)), max(len(_needs(spec)) for spec in REGISTRY.values())
+    indent = " " * (names + needs + 4)
+    echo(f"{'sampler':<{names}}  {'needs':<{needs}}  what it is [reference]")
     for name, spec in REGISTRY.items():
-        needs = ", ".join(sorted(spec.needs)) or "-"
-        echo(f"{name:<{width}}  {needs:<18}  {spec.summary} [{spec.reference}]")
+        reference = spec.reference.replace(" ", "\xa0")  # kept on one line
+        text = textwrap.wrap(f"{spec.summary} [{reference}]", WIDTH - len(indent), break_on_hyphens=False)
+        text = [line.replace("\xa0", " ") for line in text]
+        echo(f"{name:<{names}}  {_needs(spec):<{needs}}  {text[0]}")
+        for line in text[1:]:
+            echo(indent + line)
+
+
+def _needs(spec: Any) -> str:
+    return ", ".join(sorted(spec.needs)) or "-"
 
 
 @app.command()
