@@ -1,6 +1,6 @@
 """The hybrid sampler on the paper's 4-bit logistic regressions: ESS per 10^4 kept draws by the paper's estimator.
 
-    python benchmarks/hybrid_logistic.py iris --steps 3000 --batch 512 --draws 1000 --thin 10 --local 5
+python benchmarks/hybrid_logistic.py iris --steps 3000 --batch 512 --draws 1000 --thin 10 --local 5
 """
 
 import argparse
@@ -54,54 +54,107 @@ def main():
         transport = tz.autoregressive_transport(space, key=jax.random.key(0), **shape)
         tick = time.perf_counter()
         fitted = tz.fit(
-            jax.random.key(1), transport, target, objective=tz.reverse_kl("score_function"), num_steps=options.steps,
-            batch_size=options.batch, start_beta=0.01, anneal_steps=options.steps // 2, check_every=options.steps // 20,
-            learning_rate=options.learning_rate, patience=options.patience,
-        )  # fmt: skip
+            jax.random.key(1),
+            transport,
+            target,
+            objective=tz.reverse_kl("score_function"),
+            num_steps=options.steps,
+            batch_size=options.batch,
+            start_beta=0.01,
+            anneal_steps=options.steps // 2,
+            check_every=options.steps // 20,
+            learning_rate=options.learning_rate,
+            patience=options.patience,
+        )
         transport = fitted.transport
         trained = time.perf_counter() - tick
-        row = {"data": name, "d": space.num_dims, "train_s": round(trained, 1), "is_ess": round(is_ess(transport, target), 4)}
+        row = {
+            "data": name,
+            "d": space.num_dims,
+            "train_s": round(trained, 1),
+            "is_ess": round(is_ess(transport, target), 4),
+        }
         print(json.dumps({**row, "held_out": fitted.history["held_out"].round(2).tolist()}), flush=True)
         if options.forward:
             tick = time.perf_counter()
             run = run_tempering(
-                jax.random.key(2), target, num_chains=128, num_warmup=1000, num_draws=500, thinning=10,
-                num_temperatures=12, kernel="gibbs", num_moves=space.num_dims // 2,
-            )  # fmt: skip
+                jax.random.key(2),
+                target,
+                num_chains=128,
+                num_warmup=1000,
+                num_draws=500,
+                thinning=10,
+                num_temperatures=12,
+                kernel="gibbs",
+                num_moves=space.num_dims // 2,
+            )
             buffer = run.theta.reshape(-1, space.num_dims)
             explored = time.perf_counter() - tick
             tick = time.perf_counter()
             objective = tz.forward_kl(buffer, weight=0.5, reverse=tz.reverse_kl("score_function"))
             again = tz.fit(
-                jax.random.key(3), transport, target, objective=objective, num_steps=options.forward,
-                batch_size=options.batch, check_every=options.forward // 5, learning_rate=0.3 * options.learning_rate,
-            )  # fmt: skip
+                jax.random.key(3),
+                transport,
+                target,
+                objective=objective,
+                num_steps=options.forward,
+                batch_size=options.batch,
+                check_every=options.forward // 5,
+                learning_rate=0.3 * options.learning_rate,
+            )
             both = is_ess(again.transport, target)
-            print(json.dumps({
-                "data": name, "explore_s": round(explored, 1), "forward_s": round(time.perf_counter() - tick, 1),
-                "is_ess_after_both": round(both, 4), "mean_log_pi_tempered": round(float(run.log_probs[..., -1].mean()), 3),
-                "log_z_tempered": None if run.evidence is None else [round(v, 3) for v in run.evidence[:2]],
-            }), flush=True)  # fmt: skip
+            print(
+                json.dumps(
+                    {
+                        "data": name,
+                        "explore_s": round(explored, 1),
+                        "forward_s": round(time.perf_counter() - tick, 1),
+                        "is_ess_after_both": round(both, 4),
+                        "mean_log_pi_tempered": round(float(run.log_probs[..., -1].mean()), 3),
+                        "log_z_tempered": None if run.evidence is None else [round(v, 3) for v in run.evidence[:2]],
+                    }
+                ),
+                flush=True,
+            )
             if both > row["is_ess"]:
                 transport = again.transport
         for num_local in options.local:
             tick = time.perf_counter()
             result = tz.sample(
-                target, seed=0, sampler="hybrid", sampler_options={"num_local": jnp.asarray(num_local)}, chains=options.chains,
-                draws=options.draws, thin=options.thin, warmup=100, transport=transport, training=False, progress="off",
-            )  # fmt: skip
+                target,
+                seed=0,
+                sampler="hybrid",
+                sampler_options={"num_local": jnp.asarray(num_local)},
+                chains=options.chains,
+                draws=options.draws,
+                thin=options.thin,
+                warmup=100,
+                transport=transport,
+                training=False,
+                progress="off",
+            )
             seconds = time.perf_counter() - tick
             theirs = paper_ess(result.theta, num_groups=8)
             ours = ess(result.theta)
-            print(json.dumps({
-                **row, "local": num_local, "sample_s": round(seconds, 1),
-                "step_ms": round(result.provenance["seconds"]["sampling"] / options.draws / options.thin * 1e3, 3),
-                "paper_ess_per_10k": [round(float(v), 1) for v in (theirs.mean, theirs.standard_error)],
-                "min_ess_all_chains": round(float(np.nanmin(ours)), 1), "mean_log_pi": round(float(result.log_prob.mean()), 3),
-                "log_z": [round(result.log_z, 3), round(result.log_z_standard_error, 3)],
-                "acceptance": round(float(result.sample_stats["acceptance_rate"].mean()), 3),
-                "verdict": str(result.verdict),
-            }), flush=True)  # fmt: skip
+            print(
+                json.dumps(
+                    {
+                        **row,
+                        "local": num_local,
+                        "sample_s": round(seconds, 1),
+                        "step_ms": round(
+                            result.provenance["seconds"]["sampling"] / options.draws / options.thin * 1e3, 3
+                        ),
+                        "paper_ess_per_10k": [round(float(v), 1) for v in (theirs.mean, theirs.standard_error)],
+                        "min_ess_all_chains": round(float(np.nanmin(ours)), 1),
+                        "mean_log_pi": round(float(result.log_prob.mean()), 3),
+                        "log_z": [round(result.log_z, 3), round(result.log_z_standard_error, 3)],
+                        "acceptance": round(float(result.sample_stats["acceptance_rate"].mean()), 3),
+                        "verdict": str(result.verdict),
+                    }
+                ),
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -20,12 +20,16 @@ from terrazzo.problems.ising import ising_mnist
 def report(name, result, seconds, extra):
     log_prob = np.asarray(result.log_prob, float)
     row = {
-        "sampler": name, "seconds": round(seconds, 1),
+        "sampler": name,
+        "seconds": round(seconds, 1),
         "sampling_s": round(result.provenance["seconds"]["sampling"], 1),
-        "mean_log_pi": round(float(log_prob.mean()), 3), "sd_within": round(float(log_prob.std(axis=1).mean()), 2),
-        "sd_of_chain_means": round(float(log_prob.mean(axis=1).std(ddof=1)), 3), "max_log_pi": round(float(log_prob.max()), 1),
-        "constant_pixels": len(result.constant), **extra,
-    }  # fmt: skip
+        "mean_log_pi": round(float(log_prob.mean()), 3),
+        "sd_within": round(float(log_prob.std(axis=1).mean()), 2),
+        "sd_of_chain_means": round(float(log_prob.mean(axis=1).std(ddof=1)), 3),
+        "max_log_pi": round(float(log_prob.max()), 1),
+        "constant_pixels": len(result.constant),
+        **extra,
+    }
     print(json.dumps(row), flush=True)
 
 
@@ -40,7 +44,13 @@ def main():
     target = ising_mnist("paper").target
     tick = time.perf_counter()
     gibbs = tz.sample(
-        target, seed=0, sampler="coloured_gibbs", chains=options.chains, draws=options.sweeps, warmup=2000, progress="off"
+        target,
+        seed=0,
+        sampler="coloured_gibbs",
+        chains=options.chains,
+        draws=options.sweeps,
+        warmup=2000,
+        progress="off",
     )
     seconds = time.perf_counter() - tick
     groups = 8 if options.chains % 8 == 0 else 1
@@ -50,16 +60,25 @@ def main():
     ladders = max(4, options.chains // 2)
     tick = time.perf_counter()
     tempering = tz.sample(
-        target, seed=0, sampler="parallel_tempering",
-        sampler_options={"kernel": "coloured_gibbs", "num_temperatures": options.temperatures}, chains=ladders,
-        draws=options.rounds // options.thin, thin=options.thin, warmup=options.rounds, progress="off",
-    )  # fmt: skip
+        target,
+        seed=0,
+        sampler="parallel_tempering",
+        sampler_options={"kernel": "coloured_gibbs", "num_temperatures": options.temperatures},
+        chains=ladders,
+        draws=options.rounds // options.thin,
+        thin=options.thin,
+        warmup=options.rounds,
+        progress="off",
+    )
     ladder = np.asarray(tempering.provenance["tuned"]["inverse_temperatures"])
     extra = {
-        "ladders": ladders, "temperatures": options.temperatures, "rounds": 2 * options.rounds,
+        "ladders": ladders,
+        "temperatures": options.temperatures,
+        "rounds": 2 * options.rounds,
         "log_z": [round(float(v), 3) for v in (tempering.log_z, tempering.log_z_standard_error)],
-        "second_rung": round(float(ladder[1]), 4), "verdict": str(tempering.verdict),
-    }  # fmt: skip
+        "second_rung": round(float(ladder[1]), 4),
+        "verdict": str(tempering.verdict),
+    }
     report("parallel_tempering", tempering, time.perf_counter() - tick, extra)
 
 

@@ -135,9 +135,7 @@ def hybrid(
         # One evaluation for the proposal, and one to start the local sampler.
         start = (inner, as_float(rate), jnp.asarray(2, jnp.int32))
         inner, acceptance, evaluations = jax.lax.fori_loop(0, count, walk, start)
-        info = HybridInfo(
-            acceptance / (1.0 + count.astype(acceptance.dtype)), is_accepted, evaluations, as_float(rate)
-        )
+        info = HybridInfo(acceptance / (1.0 + count.astype(acceptance.dtype)), is_accepted, evaluations, as_float(rate))
         return State(inner.position, inner.log_prob), info
 
     return SamplingAlgorithm(init, step)

@@ -9,7 +9,7 @@ by all positions, then its own head. Scoring a configuration is one parallel pas
 decoding keeps h as a running sum, so a coordinate costs the same whatever d is. Up to 64 values a coordinate has a
 softmax head; beyond that, inputs are encoded by their order and the head is a mixture of discretised logistics.
 
-References: Uria, Murray & Larochelle (2014), NADE; Germain et al. (2015), MADE; Salimans et al. (2017) for the mixtures.
+References: Uria, Murray & Larochelle (2014), NADE; Germain et al. (2015), MADE; Salimans et al. (2017).
 """
 
 from typing import Any, ClassVar
@@ -192,7 +192,9 @@ def autoregressive_transport(
     hidden = width if hidden is None else hidden
     for name, value, low in (("width", width, 1), ("num_blocks", num_blocks, 0), ("hidden", hidden, 1)):
         if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise OptionError(name, f"must be an integer of at least {low}, got {value!r}", "leave it out for the default")
+            raise OptionError(
+                name, f"must be an integer of at least {low}, got {value!r}", "leave it out for the default"
+            )
     order = np.arange(d) if order is None else np.asarray(order)
     if order.shape != (d,) or sorted(order.tolist()) != list(range(d)):
         raise OptionError("order", f"must be a permutation of 0..{d - 1}", "leave it out for the natural order")
