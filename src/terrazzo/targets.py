@@ -196,8 +196,22 @@ class Target(eqx.Module):
             )
         return self._tempered(self._traced(theta))
 
+    def slope(self, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+        """The gradient of `log_prob_relaxed` at a configuration.
+
+        Taken with respect to the user's own values, made real: the compiler then finds that `log_prob` at the same
+        configuration does the same work, and does it once.
+        """
+        dtype = jnp.result_type(float)
+        real = jax.tree.map(lambda v: v.astype(dtype), self.space.unflatten(theta))
+        gradients = jax.grad(lambda values: self._tempered(self._called(values)))(real)
+        parts = [gradients] if self.space.is_plain else [gradients[name] for name in self.space.names]
+        return jnp.concatenate([part.reshape(-1) for part in parts])
+
     def _traced(self, theta: Array) -> Float[Array, ""]:
-        values = self.space.unflatten(theta)
+        return self._called(self.space.unflatten(theta))
+
+    def _called(self, values: Any) -> Float[Array, ""]:
         with jax.default_matmul_precision("highest"):  # TF32 would be wrong by whole nats at log pi ~ 5000
             if self.vectorized:
                 values = jax.tree.map(lambda v: v[None], values)

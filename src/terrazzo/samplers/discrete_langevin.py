@@ -23,7 +23,7 @@ from terrazzo.samplers import randomness
 from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.samplers.informed import GradientState, factorised_step, gradient_start
-from terrazzo.samplers.ratios import as_rows, moves_of, taylor_log_ratios
+from terrazzo.samplers.ratios import as_rows, columns_of, moves_of, taylor_log_ratios
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
@@ -62,8 +62,9 @@ def discrete_langevin(
     init = gradient_start(target)
     log_g = balancing_function(balancing)
     moves = moves_of(target.space)
+    columns = columns_of(moves, target.space)
 
-    def log_table(state: GradientState) -> Float[Array, "dim max_size"]:
+    def log_table(state: GradientState) -> Float[Array, "dim column"]:
         ratios = taylor_log_ratios(target, moves, state.position, state.gradient)
         distance = jnp.abs(moves.distances(state.position)).astype(ratios.dtype)
         distance = jnp.where(jnp.asarray(moves.is_ordered & (form == "ordinal")), distance, 1.0)
@@ -75,7 +76,7 @@ def discrete_langevin(
         return randomness.log_normalised(as_rows(moves, target.space, log_weights, stay=0.0))
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
-        return factorised_step(rng_key, target, state, log_table)
+        return factorised_step(rng_key, target, state, columns, log_table)
 
     return SamplingAlgorithm(init, step)
 

@@ -21,7 +21,7 @@ from terrazzo.samplers import randomness
 from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.samplers.informed import GradientState, factorised_step, gradient_start
-from terrazzo.samplers.ratios import as_rows, moves_of, taylor_log_ratios, within_reach
+from terrazzo.samplers.ratios import as_rows, columns_of, moves_of, taylor_log_ratios, within_reach
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
@@ -60,8 +60,9 @@ def dlmc(
     init = gradient_start(target)
     log_g = balancing_function(balancing)
     moves = moves_of(target.space, reach)
+    columns = columns_of(moves, target.space)
 
-    def log_table(state: GradientState) -> Float[Array, "dim max_size"]:
+    def log_table(state: GradientState) -> Float[Array, "dim column"]:
         is_allowed = within_reach(moves, state.position, reach)
         ratios = taylor_log_ratios(target, moves, state.position, state.gradient)
         ratios = jnp.where(
@@ -85,7 +86,7 @@ def dlmc(
         return (log_nu + log_gone).at[:, 0].set(jax.nn.logsumexp(kept, axis=1))
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
-        return factorised_step(rng_key, target, state, log_table)
+        return factorised_step(rng_key, target, state, columns, log_table)
 
     return SamplingAlgorithm(init, step)
 

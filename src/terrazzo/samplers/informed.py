@@ -1,7 +1,7 @@
 """What the gradient-informed samplers share: the state that keeps the gradient, and factorised proposals.
 
-A *factorised* proposal draws an offset for every coordinate independently, from a (d, K_max) table of log-probabilities
-that depends on the current configuration only through its log-ratios (see `ratios`), and is corrected by MH.
+A *factorised* proposal draws an offset for every coordinate independently, from a table of log-probabilities that
+depends on the current configuration only through its log-ratios (see `ratios`), and is corrected by MH.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from terrazzo.samplers import randomness
 from terrazzo.samplers.acceptance import metropolis_hastings
 from terrazzo.samplers.base import Info
-from terrazzo.samplers.ratios import Gradient, check_gradient, gradient, num_gradients
+from terrazzo.samplers.ratios import Columns, Gradient, check_gradient, gradient, num_gradients
 from terrazzo.targets import Target
 
 
@@ -49,7 +49,8 @@ def factorised_step(
     key: randomness.Key,
     target: Target,
     state: GradientState,
-    log_table_fn: Callable[[GradientState], Float[Array, "dim max_size"]],
+    columns: Columns,
+    log_table_fn: Callable[[GradientState], Float[Array, "dim column"]],
 ) -> tuple[GradientState, Info]:
     """One MH step with independent offsets per coordinate.
 
@@ -57,14 +58,14 @@ def factorised_step(
         key: The key.
         target: The target.
         state: The current state.
-        log_table_fn: `state -> log_table`: log-probabilities of the offsets of each coordinate; column 0 is staying.
+        columns: The offsets that the columns of the table stand for.
+        log_table_fn: `state -> log_table`: log-probabilities of the columns of each coordinate; column 0 is staying.
     """
-    space = target.space
-    sizes, rows = jnp.asarray(space.sizes), jnp.arange(space.num_dims, dtype=jnp.int32)
+    rows = jnp.arange(target.space.num_dims, dtype=jnp.int32)
     propose_key, accept_key = randomness.split(key, 2)
     forward = log_table_fn(state)
-    offsets = randomness.categorical_rows(propose_key, forward, sizes=space.sizes)
-    proposed = evaluate(target, (state.position + offsets) % sizes)
+    chosen = randomness.categorical_rows(propose_key, forward, sizes=columns.moduli)
+    proposed = evaluate(target, columns.apply(target.space, state.position, chosen))
     backward = log_table_fn(proposed)
-    log_hastings = jnp.sum(backward[rows, (sizes - offsets) % sizes]) - jnp.sum(forward[rows, offsets])
+    log_hastings = jnp.sum(backward[rows, columns.undone(chosen)]) - jnp.sum(forward[rows, chosen])
     return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))

@@ -20,11 +20,12 @@ from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.samplers.gibbs import positive_int
 from terrazzo.samplers.informed import GradientState, evaluate, gradient_start, num_evaluations
-from terrazzo.samplers.ratios import as_rows, moves_of, taylor_log_ratios, within_reach
+from terrazzo.samplers.ratios import as_rows, columns_of, moves_of, taylor_log_ratios, within_reach
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
-MAX_LENGTH = 128
+MAX_LENGTH = 64
+FEW_SITES = 16
 
 
 def log_path(
@@ -39,8 +40,15 @@ def log_path(
         reverse: Whether the last visited place comes first.
     """
     visited = jnp.where(is_visited, log_weights, -jnp.inf)
-    still_to_come = jax.lax.cumlogsumexp(visited, reverse=not reverse)
+    still_to_come = randomness.cumulative_log_sum(visited, reverse=not reverse)
     return jnp.sum(jnp.where(is_visited, log_weights - jnp.logaddexp(log_never, still_to_come), 0.0))
+
+
+def longest_path(num_dims: int, max_length: int | None) -> int:
+    """The most sites a step may change: all of a few, half of many, at most 64; or what is asked for."""
+    if max_length is not None:
+        return min(positive_int("max_length", max_length), num_dims)
+    return num_dims if num_dims <= FEW_SITES else min(MAX_LENGTH, num_dims // 2)
 
 
 def path_auxiliary(
@@ -58,7 +66,7 @@ def path_auxiliary(
         path_length: The mean number of sites changed; fractions are met at random (tuned in warm-up).
         balancing: "sqrt", "barker", "min" or "max".
         reach: The largest change of an ordered coordinate; None allows all values.
-        max_length: The most sites ever changed in a step (default 128).
+        max_length: The most sites ever changed in a step (default: half of them, at most 64; a step costs more).
 
     Returns:
         The sampler. One evaluation and one gradient a step, whatever the length.
@@ -75,11 +83,12 @@ def path_auxiliary(
     log_g = balancing_function(balancing)
     space = target.space
     moves = moves_of(space, reach)
-    sizes, rows = jnp.asarray(space.sizes), jnp.arange(space.num_dims, dtype=jnp.int32)
-    limit = min(MAX_LENGTH if max_length is None else positive_int("max_length", max_length), space.num_dims)
+    columns = columns_of(moves, space)
+    rows = jnp.arange(space.num_dims, dtype=jnp.int32)
+    limit = longest_path(space.num_dims, max_length)
     places = jnp.arange(limit, dtype=jnp.int32)
 
-    def log_tables(state: GradientState) -> tuple[Float[Array, " dim"], Float[Array, "dim max_size"]]:
+    def log_tables(state: GradientState) -> tuple[Float[Array, " dim"], Float[Array, "dim column"]]:
         """The log-weights of the sites, and the log-probabilities of the offsets at each."""
         is_allowed = within_reach(moves, state.position, reach)
         ratios = taylor_log_ratios(target, moves, state.position, state.gradient)
@@ -97,14 +106,14 @@ def path_auxiliary(
         site_weights, log_values = log_tables(state)
         is_visited = places < draw_length(length_key)
         path = randomness.ordered_subset(path_key, site_weights, limit)
-        offsets = 1 + randomness.categorical_rows(value_key, log_values[:, 1:], sizes=space.sizes - 1)
+        chosen = 1 + randomness.categorical_rows(value_key, log_values[:, 1:], sizes=columns.moduli - 1)
         is_changed = jnp.zeros(space.num_dims, bool).at[path].set(is_visited)
-        proposed = evaluate(target, jnp.where(is_changed, (state.position + offsets) % sizes, state.position))
+        proposed = evaluate(target, columns.apply(space, state.position, jnp.where(is_changed, chosen, 0)))
         back_weights, back_values = log_tables(proposed)
         never = lambda weights: jax.nn.logsumexp(jnp.where(is_changed, -jnp.inf, weights))
         log_forward = log_path(site_weights[path], is_visited, never(site_weights), reverse=False)
         log_backward = log_path(back_weights[path], is_visited, never(back_weights), reverse=True)
-        change = back_values[rows, (sizes - offsets) % sizes] - log_values[rows, offsets]
+        change = back_values[rows, columns.undone(chosen)] - log_values[rows, chosen]
         log_hastings = log_backward - log_forward + jnp.sum(jnp.where(is_changed, change, 0.0))
         return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))
 
@@ -113,5 +122,5 @@ def path_auxiliary(
 
 def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) -> Tuning:
     """Tunes the path length, between one site and all of them."""
-    longest = float(min(target.space.num_dims, options.get("max_length") or MAX_LENGTH))
+    longest = float(longest_path(target.space.num_dims, options.get("max_length")))
     return dual_averaging_tuning("path_length", min(2.0, longest), target_acceptance, bounds=(1.0, max(longest, 1.001)))

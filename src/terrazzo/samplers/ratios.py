@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.spaces import Space
@@ -42,9 +42,26 @@ class Moves(NamedTuple):
     def num_moves(self) -> int:
         return len(self.sites)
 
+    @property
+    def pattern(self) -> np.ndarray | None:
+        """The offsets of every coordinate, if they are the same for all (and all sizes are); else None."""
+        num_dims = int(self.sites[-1]) + 1 if self.num_moves else 0
+        if not num_dims or self.num_moves % num_dims or (self.sizes != self.sizes[0]).any():
+            return None
+        offsets = self.offsets.reshape(num_dims, -1)
+        is_regular = (self.sites.reshape(num_dims, -1) == np.arange(num_dims)[:, None]).all()
+        return offsets[0] if is_regular and (offsets == offsets[0]).all() else None
+
+    def spread(self, per_site: Shaped[Array, " dim"]) -> Shaped[Array, " move"]:
+        """A number per coordinate, repeated for each of its moves: a gather, or a broadcast where that does."""
+        if self.pattern is None:
+            return per_site[self.sites]
+        return jnp.broadcast_to(per_site[:, None], (per_site.shape[0], len(self.pattern))).reshape(-1)
+
     def values(self, theta: Int[Array, " dim"]) -> Int[Array, " move"]:
         """The value that each move gives its coordinate."""
-        return (theta[self.sites] + self.offsets) % self.sizes
+        moved = self.spread(theta) + self.offsets
+        return jnp.where(moved >= self.sizes, moved - self.sizes, moved)
 
     def apply(self, theta: Int[Array, " dim"], move: Int[Array, ""]) -> Int[Array, " dim"]:
         """The configuration after one move."""
@@ -53,7 +70,7 @@ class Moves(NamedTuple):
 
     def distances(self, theta: Int[Array, " dim"]) -> Int[Array, " move"]:
         """New value minus old value."""
-        return self.values(theta) - theta[self.sites]
+        return self.values(theta) - self.spread(theta)
 
 
 def moves_of(space: Space, reach: int | None = None) -> Moves:
@@ -186,7 +203,7 @@ def _uses_one_hot(target: Target) -> bool:
 def gradient(target: Target, theta: Int[Array, " dim"]) -> Gradient:
     """The gradient at a configuration; where it is not finite (impossible configurations) it counts as zero."""
     real = theta.astype(jnp.result_type(float))
-    slope = jax.grad(target.log_prob_relaxed)(real) if target.has_gradient else jnp.zeros_like(real)
+    slope = target.slope(theta) if target.has_gradient else jnp.zeros_like(real)
     one_hot = None
     if _uses_one_hot(target):
         rows = jax.nn.one_hot(theta, target.space.max_size, dtype=real.dtype)
@@ -206,7 +223,7 @@ def _finite(array: Array) -> Array:
 def taylor_log_ratios(target: Target, moves: Moves, theta: Int[Array, " dim"], grad: Gradient) -> Float[Array, " move"]:
     """First-order log-ratios of all moves: G_i (k - theta_i) if ordered, G_ik - G_i,theta_i if not."""
     sites, values = moves.sites, moves.values(theta)
-    ratios = grad.slope[sites] * moves.distances(theta).astype(grad.slope.dtype)
+    ratios = moves.spread(grad.slope) * moves.distances(theta).astype(grad.slope.dtype)
     if grad.one_hot is None:
         return ratios
     by_row = grad.one_hot[sites, values] - grad.one_hot[sites, theta[sites]]
@@ -214,12 +231,47 @@ def taylor_log_ratios(target: Target, moves: Moves, theta: Int[Array, " dim"], g
     return jnp.where(jnp.asarray(use_rows), by_row, ratios)
 
 
+class Columns(NamedTuple):
+    """The columns of a table by offset: column 0 is staying, the others are the offsets that moves make.
+
+    Attributes:
+        offsets: What each column adds to its coordinate; one row if all coordinates have the same, else 0..K_max-1.
+        moduli: The number of columns of each coordinate. Column c is undone by column (modulus - c) mod modulus.
+    """
+
+    offsets: np.ndarray
+    moduli: np.ndarray
+
+    def apply(self, space: Space, theta: Int[Array, " dim"], columns: Int[Array, " dim"]) -> Int[Array, " dim"]:
+        """The configuration after the moves of these columns."""
+        is_plain = len(self.offsets) == self.offsets[-1] + 1
+        offsets = columns if is_plain else jnp.asarray(self.offsets)[columns]
+        return (theta + offsets) % jnp.asarray(space.sizes)
+
+    def undone(self, columns: Int[Array, " dim"]) -> Int[Array, " dim"]:
+        """The columns that lead back."""
+        moduli = jnp.asarray(self.moduli)
+        return (moduli - columns) % moduli
+
+
+def columns_of(moves: Moves, space: Space) -> Columns:
+    """The columns of the tables that `as_rows` makes: as few as the moves allow.
+
+    >>> import terrazzo as tz
+    >>> space = tz.Space(tz.integers(0, 9, 4))
+    >>> columns_of(moves_of(space, reach=1), space).offsets.tolist()
+    [0, 1, 9]
+    """
+    if moves.pattern is None:
+        return Columns(np.arange(space.max_size, dtype=np.int32), space.sizes.astype(np.int32))
+    offsets = np.concatenate([[0], moves.pattern]).astype(np.int32)
+    return Columns(offsets, np.full(space.num_dims, len(offsets), np.int32))
+
+
 def as_rows(moves: Moves, space: Space, per_move: Float[Array, " move"], stay: Any, fill: Any = -jnp.inf) -> Array:
-    """Numbers per move as a (d, K_max) table by offset: column 0 is staying, invalid offsets hold `fill`."""
+    """Numbers per move as a table with one row a coordinate (see `Columns`); offsets that do not exist hold `fill`."""
+    if moves.pattern is not None:
+        first = jnp.full((space.num_dims, 1), stay, per_move.dtype)
+        return jnp.concatenate([first, per_move.reshape(space.num_dims, -1)], axis=1)
     table = jnp.full((space.num_dims, space.max_size), fill, per_move.dtype)
     return table.at[:, 0].set(stay).at[moves.sites, moves.offsets].set(per_move)
-
-
-def valid_offsets(space: Space) -> np.ndarray:
-    """Which entries of the table of `as_rows` stand for a value."""
-    return np.arange(space.max_size)[None] < space.sizes[:, None]
