@@ -16,8 +16,13 @@ log_sigmoid = jax.nn.log_sigmoid
 
 
 def border(k: Float[Array, " dim"], size: Float[Array, " dim"]) -> Float[Array, " dim"]:
-    """b_k = logit(k / K): -inf at k = 0, +inf at k = K."""
-    return jnp.log(k) - jnp.log(size - k)
+    """b_k = logit(k / K): -inf at k = 0, +inf at k = K.
+
+    In the middle the difference of two large logarithms would lose the digits that tell thin cells apart.
+    """
+    x = (2.0 * k - size) / size
+    inner = jnp.log1p(x) - jnp.log1p(-x)
+    return jnp.where(jnp.abs(x) < 0.9, inner, jnp.log(k) - jnp.log(size - k))
 
 
 def cell(y: Float[Array, " dim"], size: Float[Array, " dim"]) -> Int[Array, " dim"]:
