@@ -2,7 +2,7 @@
 
 Draws do not depend on how many devices there are: every chain has its own key, and what is pooled over chains is first
 gathered and then reduced in one fixed order. A training batch is split into groups that are dealt out in the same way;
-the same number of groups gives the same weights on any number of devices, to the last bit.
+the same number of groups gives the same weights on any number of devices, up to rounding.
 """
 
 import jax

@@ -156,7 +156,7 @@ class _Run:
             if setup is None:
                 transport, fitted = self._train(transport, training)
             evidence = self._evidence(transport)
-        problem = running.Problem(self.target, transport, options)
+        problem = running.Problem(self.target, self._placed(transport), options)
         if setup is None:
             states, parameters = self._warm_up(problem, starts)
             history = {} if fitted is None else fitted.history
@@ -195,6 +195,11 @@ class _Run:
         self.progress.phase("training", settings["num_steps"], "steps")
         fitted = fit(self.train_key, transport, self.target, progress=self.progress, **settings)
         return fitted.transport, fitted
+
+    def _placed(self, transport: AbstractTransport | None) -> AbstractTransport | None:
+        """The transport on every device of the chains' mesh: training may have left it on one."""
+        arrays, static = eqx.partition(transport, eqx.is_array)
+        return eqx.combine(devices.replicate(self.mesh, arrays), static)
 
     def _evidence(self, transport: AbstractTransport) -> LogZ:
         self.progress.phase("weighing the transport")

@@ -102,7 +102,7 @@ def _train_chunk(
             else:
                 keys = jax.vmap(lambda g: jax.random.fold_in(step_key, g))(groups)
                 grads, info = jax.vmap(grad_fn, in_axes=(None, 0, None))(carry.params, keys, beta)
-                # Gathered first, then averaged in one fixed order: the same bits on any number of devices.
+                # Gathered first, then averaged in one fixed order: one fixed order on any number of devices.
                 grads = jax.tree.map(lambda g: jnp.mean(_gather(g), axis=0), grads)
                 info = LossInfo(_gather(info.value), _gather(info.log_weights))
             loss, norm = jnp.mean(info.value), optax.global_norm(grads)
@@ -170,7 +170,7 @@ def fit(
             trains for `num_steps`.
         check_every: Steps between held-out checks.
         num_groups: Groups into which a batch is split and dealt out over devices; by default one per accelerator.
-            The same number of groups gives the same bits on any number of devices.
+            The same number of groups gives the same weights on any number of devices, up to rounding.
         progress: A `Progress` whose current phase is updated, or None.
 
     Returns:
