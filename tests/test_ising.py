@@ -67,6 +67,36 @@ def test_mnist_anchors():
         problems.ising_torus(1)
 
 
+def reference_energy(image, corrupt, beta, eta, *, count_twice):
+    """The paper's text by loops over pixels: E = -beta sum_{i, j} s_i s_j - eta sum_i s_i c_i on a torus."""
+    s, c = 2.0 * image - 1.0, 2.0 * corrupt - 1.0
+    total = 0.0
+    for row in range(28):
+        for column in range(28):
+            ends = [((row + 1) % 28, column), (row, (column + 1) % 28)]
+            ends += [(row - 1, column), (row, column - 1)] if count_twice else []
+            total -= beta * sum(s[row, column] * s[end] for end in ends) + eta * s[row, column] * c[row, column]
+    return total
+
+
+@pytest.mark.parametrize("setting", ["paper", "text"])
+@pytest.mark.parametrize(("beta", "eta"), [(1.0, 2.1), (0.4, 0.7)])
+def test_mnist_energy_of_the_text(setting, beta, eta):
+    problem = problems.ising_mnist(setting, beta=beta, eta=eta)
+    truth = problem.truth
+    rng = np.random.default_rng(0)
+    images = {"clean": truth["clean"], "corrupt": truth["corrupt"], "random": rng.integers(0, 2, (28, 28))}
+    for name, image in images.items():
+        expected = -reference_energy(image, truth["corrupt"], beta, eta, count_twice=setting == "paper")
+        found = float(problem.target.log_prob(jnp.asarray(image.ravel(), jnp.int32)))
+        assert found == pytest.approx(expected, abs=1e-8)
+        if name != "random":
+            assert truth[f"log_prob_{name}"] == pytest.approx(expected, abs=1e-8)
+    assert ("mean_log_prob" in truth) == (setting == "paper" and beta == 1.0)
+    with pytest.raises(OptionError, match="beta"):
+        problems.ising_mnist(setting, beta=float("nan"))
+
+
 def test_cluster_moves_reach_the_exact_energy():
     """Swendsen-Wang on the critical 8 x 8 torus: mean bond sum per site against its exact value, 1e-6."""
     problem = problems.ising_torus(8)
