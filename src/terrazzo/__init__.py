@@ -19,5 +19,6 @@ from terrazzo.training import reverse_kl as reverse_kl
 from terrazzo.transports import autoregressive_transport as autoregressive_transport
 from terrazzo.transports import flow_transport as flow_transport
 from terrazzo.transports import product_transport as product_transport
+from terrazzo.transports import sample_transport as sample_transport
 
 __version__ = "0.1.0"

@@ -5,6 +5,8 @@ counted and listed, and is never averaged in. Chains that are each constant but 
 The estimator of the paper is kept beside ours under its own name, `paper_ess`.
 """
 
+from terrazzo.diagnostics.bridge import bennett as bennett
+from terrazzo.diagnostics.bridge import bridge_log_z as bridge_log_z
 from terrazzo.diagnostics.chains import ChainStatistics as ChainStatistics
 from terrazzo.diagnostics.chains import describe as describe
 from terrazzo.diagnostics.chains import ess as ess

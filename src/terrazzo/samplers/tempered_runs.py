@@ -18,10 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from scipy.optimize import brentq
-from scipy.special import expit
 
-from terrazzo.diagnostics import LogZ
+from terrazzo.diagnostics import LogZ, bennett
 from terrazzo.errors import OptionError
 from terrazzo.samplers.tempering import default_ladder, parallel_tempering, prepare, tuning
 from terrazzo.targets import Target
@@ -47,27 +45,6 @@ class TemperedRun(NamedTuple):
     inverse_temperatures: np.ndarray
     swap_rates: np.ndarray
     evidence: LogZ | None
-
-
-def bennett(forward: np.ndarray, backward: np.ndarray) -> float:
-    """The log-ratio of two normalisers from log-ratios under the first (`forward`) and under the second (`backward`).
-
-    >>> round(bennett(np.full(4, 2.0), np.full(3, 2.0)), 9)
-    2.0
-    """
-    forward, backward = forward.ravel(), backward.ravel()
-    offset = np.log(len(backward) / len(forward))  # draws may differ in number
-
-    def gap(d: float) -> float:
-        return float(expit(forward - d + offset).sum() - expit(d - backward - offset).sum())
-
-    low, high = min(forward.min(), backward.min()), max(forward.max(), backward.max())
-    margin = 1.0 + abs(offset)
-    while gap(low - margin) < 0:
-        margin *= 2
-    while gap(high + margin) > 0:
-        margin *= 2
-    return float(brentq(gap, low - margin, high + margin, xtol=1e-12))
 
 
 def stepping_stones(log_probs: Any, inverse_temperatures: Any, log_z0: float) -> LogZ:

@@ -4,6 +4,7 @@ from terrazzo.transports.autoregressive import AutoregressiveTransport as Autore
 from terrazzo.transports.autoregressive import autoregressive_transport as autoregressive_transport
 from terrazzo.transports.base import AbstractTransport as AbstractTransport
 from terrazzo.transports.base import log_weight as log_weight
+from terrazzo.transports.base import posterior_log_weights as posterior_log_weights
 from terrazzo.transports.base import sample_transport as sample_transport
 from terrazzo.transports.flow import FlowTransport as FlowTransport
 from terrazzo.transports.flow import flow_transport as flow_transport
