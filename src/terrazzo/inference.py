@@ -221,7 +221,7 @@ class _Run:
         theta = self._starts(problem.transport) if starts is None else starts
         spec = self.spec
         tuning = None if spec.tuning is None else spec.tuning(self.target, **problem.options)
-        tuning_state = None if tuning is None else tuning.init()
+        tuning_state = None if tuning is None else devices.replicate(self.mesh, tuning.init())
         parameters = {} if tuning is None else tuning.parameters(tuning_state)
         theta = devices.deal(self.mesh, jnp.asarray(theta, jnp.int32))
         states = running.start(self.mesh, spec, problem, parameters, self.init_key, theta)

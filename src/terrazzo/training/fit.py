@@ -203,7 +203,7 @@ def fit(
     group_size = -(-batch_size // num_groups)
     mesh = devices.make_mesh(num_groups)
     params, static = eqx.partition(transport, eqx.is_inexact_array)
-    carry = _Carry(params, _OPTIMIZER.init(params), jnp.asarray(-1, jnp.int32))
+    carry = devices.replicate(mesh, _Carry(params, _OPTIMIZER.init(params), jnp.asarray(-1, jnp.int32)))
     train_key, check_key = jax.random.split(key)
     history: dict[str, list] = {name: [] for name in ("loss", "is_ess", "gradient_norm", "beta")}
     checks: list[tuple[int, float]] = []
