@@ -1,4 +1,4 @@
-"""The command line: `terrazzo demo`, `terrazzo samplers`, `terrazzo diagnose`."""
+"""The command line: `terrazzo demo`, `samplers`, `diagnose`, `reproduce`, `report`."""
 
 import sys
 import textwrap
@@ -71,13 +71,49 @@ def diagnose(path: Annotated[Path, typer.Argument(help="A file written by Result
 
     result = Result.load(path)
     echo(f"{result.summary()}\n")
-    for check in result.checks():
-        mark = "ok " if check.passed else "NOT"
-        echo(f"{mark} {check.name}: {check.value:.4g} (threshold {check.threshold:.4g})")
-        if not check.passed:
-            echo(f"      -> {check.advice}")
-    echo(f"verdict: {result.verdict}")
+    echo(str(result.diagnose()))
     raise typer.Exit(0 if result.verdict.is_trusted else 1)
+
+
+@app.command()
+def reproduce(
+    experiments: Annotated[list[str], typer.Argument(help="mixture, ising, logistic, selection, or all.")],
+    preset: Annotated[str, typer.Option(help="smoke (seconds), small (2 CPU cores), paper (a GPU).")] = "small",
+    out: Annotated[Path, typer.Option(help="Folder of the records; a run there is continued.")] = Path("reproduction"),
+    samplers: Annotated[list[str] | None, typer.Option(help="Rows to run (repeat the option).")] = None,
+    settings: Annotated[list[str] | None, typer.Option(help="Targets to run (repeat the option).")] = None,
+    folds: Annotated[list[int] | None, typer.Option(help="Folds to run, from 1 (repeat the option).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed, of data and chains.")] = 0,
+    archive: Annotated[Path | None, typer.Option(help="Data sets as .npz, where scikit-learn is missing.")] = None,
+    max_seconds: Annotated[float | None, typer.Option(help="Keep what a piece has after this long.")] = None,
+    progress: Annotated[str, typer.Option(help="auto, rich, plain or off.")] = "auto",
+) -> None:
+    """Runs the paper's experiments, one record a finished piece; `terrazzo report` turns them into tables."""
+    from terrazzo.experiments import Request
+    from terrazzo.experiments import reproduce as run_pieces
+
+    words = lambda values: tuple(part for value in values or () for part in value.split(",") if part)
+    request = Request(
+        tuple(experiments), preset, out, words(samplers), words(settings), tuple(folds or ()), seed, archive,
+        max_seconds, progress,
+    )  # fmt: skip
+    try:
+        failures = run_pieces(request, lambda line: echo(line, err=True))
+    except KeyboardInterrupt:
+        echo(f"interrupted: finished pieces are kept. To continue:\n  {request.command()}", err=True)
+        raise typer.Exit(130) from None
+    echo(f"{len(failures)} pieces failed" if failures else f"done; now: terrazzo report {out}", err=True)
+    raise typer.Exit(1 if failures else 0)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="The folder that `terrazzo reproduce` wrote.")]) -> None:
+    """Turns records into tables (Markdown and LaTeX), figures and one HTML page."""
+    from terrazzo.report import write_report
+
+    written = write_report(folder)
+    for path in (written.page, written.markdown, written.latex, *written.figures):
+        echo(str(path))
 
 
 def main() -> None:

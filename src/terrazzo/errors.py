@@ -49,6 +49,10 @@ class UnsupportedError(OptionError):
     """A method does not apply to this target (for example a binary method on K = 5)."""
 
 
+class ConfigurationError(OptionError):
+    """A folder holds results of another configuration than the one asked for."""
+
+
 class TransportError(TerrazzoError, ValueError):
     """A transport does not fit the space, or cannot be built."""
 

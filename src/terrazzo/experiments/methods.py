@@ -1,0 +1,145 @@
+"""The four ways a row is made: the paper's recipe, a baseline, a tempered reference, and ours.
+
+Each takes a target and a plan and returns a `Run`: the draws and the seconds of training, burn-in and sampling.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from terrazzo.experiments.base import Method, Plan, Run
+from terrazzo.inference import sample
+from terrazzo.progress import Progress
+from terrazzo.results import Result
+from terrazzo.targets import Target
+from terrazzo.training import Fitted, fit, reverse_kl
+from terrazzo.transports import AbstractTransport, flow_transport, sample_transport
+
+LEARNING_RATE = 1e-3
+PARTS = {"warm-up": "burn_in", "sampling": "sample"}  # phases of `sample`; all others count as training
+
+
+class Context(NamedTuple):
+    """What a method needs besides the plan.
+
+    Attributes:
+        target: The target.
+        seed: Random seed.
+        precision: As in `tz.sample`.
+        progress: As in `tz.sample`.
+    """
+
+    target: Target
+    seed: int
+    precision: str | None
+    progress: Any
+
+
+def lengths(method: Method, plan: Plan) -> dict[str, int]:
+    """What of the plan a method uses, in steps."""
+    if method.kind == "reference":
+        rounds = plan.reference["rounds"]
+        thin = max(1, rounds // plan.draws)
+        return {"chains": plan.reference["chains"], "draws": rounds // thin, "thin": thin, "burn_in": rounds}
+    out = {"chains": plan.chains, "draws": plan.draws, "thin": max(1, round(plan.thin * method.step_share))}
+    if method.kind == "baseline":
+        out["burn_in"] = round(plan.burn_in * method.burn_in_share * method.step_share)
+    if method.kind == "flow":
+        out |= {
+            "iterations": max(1, round(plan.iterations * method.iterations_share)),
+            "batch_size": plan.batch_size,
+            "tuning_steps": plan.tuning_steps,
+        }
+    return out
+
+
+def run_method(method: Method, plan: Plan, context: Context) -> Run:
+    """Runs a row's method on a target."""
+    return {"flow": run_flow, "baseline": run_baseline, "reference": run_reference, "ours": run_ours}[method.kind](
+        method, plan, context
+    )
+
+
+def run_flow(method: Method, plan: Plan, context: Context) -> Run:
+    """The paper's recipe: train a flow by reverse KL, start the chains in it, random walk in its latent space."""
+    size = lengths(method, plan)
+    began = time.perf_counter()
+    fitted = train_flow(method, plan, context)
+    starts = flow_draws(fitted.transport, context.target, context.seed, plan.chains)
+    trained = time.perf_counter() - began
+    result = _sample(
+        context, size, sampler="latent_random_walk", warmup=plan.tuning_steps, transport=fitted.transport,
+        training=False, init=context.target.space.decode(starts), sampler_options=dict(method.options),
+    )  # fmt: skip
+    run = _timed(result)
+    run.seconds["train"] += trained
+    held_out = fitted.history["held_out"]
+    training = {
+        "iterations": fitted.num_steps,
+        "reason": fitted.reason,
+        "gradient": method.gradient,
+        "held_out": float(held_out[-1]) if len(held_out) else None,
+        "is_ess": float(fitted.history["is_ess"][-1]),
+    }
+    return run._replace(training=training)
+
+
+def train_flow(method: Method, plan: Plan, context: Context) -> Fitted:
+    """The paper's flow, trained as the paper says: Adam 1e-3, no annealing, no early stop."""
+    iterations = lengths(method, plan)["iterations"]
+    build_key, train_key = jax.random.split(jax.random.key(context.seed))
+    with Progress(context.progress) as progress:
+        progress.phase("training", iterations, "iterations")
+        transport = flow_transport(context.target.space, key=build_key, architecture="paper", **plan.flow)
+        return fit(
+            train_key, transport, context.target, objective=reverse_kl(method.gradient), num_steps=iterations,
+            batch_size=plan.batch_size, learning_rate=LEARNING_RATE, progress=progress,
+        )  # fmt: skip
+
+
+def flow_draws(transport: AbstractTransport, target: Target, seed: int, count: int) -> np.ndarray:
+    """Independent draws of a transport that the target allows, flat."""
+    pushed = sample_transport(jax.random.key(seed + 1), transport, target, 4 * count)
+    possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
+    return np.asarray(pushed.theta)[np.resize(possible, count)]
+
+
+def run_baseline(method: Method, plan: Plan, context: Context) -> Run:
+    """A sampler of the registry from random starts, tuned during its burn-in."""
+    size = lengths(method, plan)
+    return _timed(
+        _sample(context, size, sampler=method.sampler, warmup=size["burn_in"], sampler_options=dict(method.options))
+    )
+
+
+def run_reference(method: Method, plan: Plan, context: Context) -> Run:
+    """Parallel tempering, as long again in warm-up as in sampling: what the posterior is."""
+    size = lengths(method, plan)
+    options = {
+        "num_temperatures": plan.reference["temperatures"],
+        "num_moves": plan.reference["moves"],
+        "kernel": method.sampler,
+        **method.options,
+    }
+    return _timed(_sample(context, size, sampler="parallel_tempering", warmup=size["burn_in"], sampler_options=options))
+
+
+def run_ours(method: Method, plan: Plan, context: Context) -> Run:
+    """The default pipeline of `tz.sample`, with the plan's options if it has any."""
+    return _timed(_sample(context, lengths(method, plan), **plan.ours))
+
+
+def _sample(context: Context, size: dict[str, int], **options: Any) -> Result:
+    return sample(
+        context.target, seed=context.seed, chains=size["chains"], draws=size["draws"], thin=size["thin"],
+        precision=context.precision, progress=context.progress, **options,
+    )  # fmt: skip
+
+
+def _timed(result: Result) -> Run:
+    seconds = {"train": 0.0, "burn_in": 0.0, "sample": 0.0}
+    for phase, value in result.provenance["seconds"].items():
+        seconds[PARTS.get(phase, "train")] += value
+    return Run(result, seconds, result.provenance.get("training"))

@@ -1,0 +1,117 @@
+"""The HTML page: one file, no network, everything from outside escaped; for screens, phones and paper."""
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+
+from terrazzo.experiments.presets import EXPERIMENTS
+from terrazzo.report.figures import Picture
+from terrazzo.report.notes import INTRODUCTION, NOTES
+from terrazzo.report.rows import Row
+from terrazzo.report.tables import Table
+
+TITLE = "Sampling in combinatorial spaces: the paper's experiments, run anew"
+
+
+def render_page(rows: Sequence[Row], tables: Sequence[Table], pictures: Sequence[Picture]) -> str:
+    """The whole page."""
+    style, script = (resources.files("terrazzo.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
+    names = [table.name for table in tables]
+    links = "".join(f'<a href="#{escape(n)}">{escape(EXPERIMENTS[n].title)}</a>' for n in names)
+    sections = "".join(
+        _section(table, [p for p in pictures if p.experiment == table.name], [r for r in rows if r[0] == table.name])
+        for table in tables
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,"><title>{escape(TITLE)}</title><style>{style}</style></head><body>'
+        f"<header><h1>{escape(TITLE)}</h1><p>{escape(INTRODUCTION)}</p>{_summary(rows)}"
+        f'<nav>{links}<a href="#made">How this was made</a></nav></header>'
+        f"<main>{sections}{_made(rows)}</main><script>{script}</script></body></html>\n"
+    )
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    """Counts, presets and devices in a few words."""
+    records = [record for row in rows for record in row.records]
+    trusted = sum(row.num_trusted for row in rows)
+    cut = sum(not record.get("is_complete", True) for record in records)
+    presets = sorted({str(record["configuration"].get("preset")) for record in records})
+    devices = sorted({str(record.get("device")) for record in records})
+    facts = [
+        ("runs", f"{len(records)}"),
+        ("trusted by our own checks", f"{trusted} of {len(records)}"),
+        ("preset", ", ".join(presets)),
+        ("device", ", ".join(devices)),
+    ] + ([("cut short by a time limit", f"{cut}")] if cut else [])
+    return "<dl>" + "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts) + "</dl>"
+
+
+def _section(table: Table, pictures: Sequence[Picture], rows: Sequence[Row]) -> str:
+    notes = "".join(f"<li>{escape(note)}</li>" for note in NOTES.get(table.name, ()))
+    figures = "".join(_picture(picture) for picture in pictures)
+    return (
+        f'<section id="{escape(table.name)}"><h2>{escape(table.title)}</h2>'
+        f"{render_table(table)}<ul>{notes}</ul>{figures}{_verdicts(rows)}</section>"
+    )
+
+
+def render_table(table: Table) -> str:
+    """A table whose heads sort it; cells carry the number they are sorted by."""
+    heads = "".join(f'<th scope="col"><button type="button">{escape(head)}</button></th>' for head in table.columns)
+    lines = []
+    for row in table.rows:
+        cells = []
+        for cell in row:
+            key = "" if cell.key is None else f' class="number" data-key="{cell.key!r}"'
+            tone = {"trusted": " good", "not trusted": " bad"}.get(cell.text, "")
+            cells.append(f"<td{key}>{_toned(cell.text, tone)}</td>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+        f'<p class="caption">{escape(table.caption)} Click a head to sort.</p>'
+    )
+
+
+def _toned(text: str, tone: str) -> str:
+    return f'<span class="mark{tone}">{escape(text)}</span>' if tone else escape(text)
+
+
+def _picture(picture: Picture) -> str:
+    data = base64.b64encode(picture.data).decode()
+    caption = escape(picture.caption)
+    return (
+        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
+    )
+
+
+def _verdicts(rows: Sequence[Row]) -> str:
+    """What the library says about each of its own runs, word for word."""
+    items = []
+    for row in rows:
+        for record in row.records:
+            fold = record["piece"].get("fold")
+            name = f"{row.setting}, {row.label}" + ("" if fold is None else f", fold {fold + 1}")
+            items.append(f"<li><b>{escape(name)}</b>: {escape(str(record['verdict'].get('text')))}</li>")
+    return f"<details><summary>Verdict of every run</summary><ul>{''.join(items)}</ul></details>"
+
+
+def _made(rows: Sequence[Row]) -> str:
+    """Commands, versions, machines."""
+    records = [record for row in rows for record in row.records]
+    commands = list(dict.fromkeys(str(record.get("command")) for record in records))
+    machines = dict.fromkeys(
+        f"{record.get('device')}; {record.get('platform')}; "
+        + ", ".join(f"{k} {v}" for k, v in dict(record["versions"]).items())
+        for record in records
+    )
+    return (
+        '<section id="made"><h2>How this was made</h2><p>The commands that wrote the records of this page:</p>'
+        f"<pre>{escape(chr(10).join(commands))}</pre><p>Machines and versions:</p><ul>"
+        + "".join(f"<li>{escape(machine)}</li>" for machine in machines)
+        + "</ul><p>Every number of this page stands in a JSON file beside it, one a run, with its configuration and "
+        "seed. The digit is image 0 of the MNIST training set (LeCun, Cortes, Burges; CC BY-SA 3.0).</p></section>"
+    )
