@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test study lint types bench clean
+.PHONY: demo test study lint types bench reproduce browser clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
@@ -31,6 +31,15 @@ types: $(STAMP)
 
 bench: $(STAMP)  ## timings, as ratios
 	$(BIN)/python benchmarks/training_loop.py
+
+reproduce: $(STAMP)  ## the paper's experiments on two CPU cores, in about 20 minutes, and their page
+	$(BIN)/terrazzo reproduce all --preset small --out reproduction
+	$(BIN)/terrazzo report reproduction
+
+browser: $(STAMP)  ## Debian's Chromium (as root), and the report tested in it
+	apt-get update
+	apt-get install -y chromium
+	$(BIN)/python -m pytest tests/test_report_browser.py
 
 clean:
 	rm -rf $(VENV)

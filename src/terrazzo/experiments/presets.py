@@ -18,6 +18,7 @@ from terrazzo.experiments.selection import SELECTION
 EXPERIMENTS = {e.name: e for e in (MIXTURE, ISING, LOGISTIC, SELECTION)}
 
 LOGISTIC_ROWS = ("flow_mh", "metropolis", "dhmc", "gibbs", "ours")
+SELECTION_ROWS = ("flow_mh", "gibbs", "tempering", "ours")
 
 PAPER = {
     "mixture": Plan(MIXTURE.settings, methods=("flow_mh", "ours")),
@@ -25,6 +26,7 @@ PAPER = {
     "logistic": Plan(("iris", "wine", "breast_cancer", "digits"), tuple(range(LOGISTIC.num_folds)), LOGISTIC_ROWS),
     "selection": Plan(
         ("100", "200", "400", "100_noisy", "200_noisy", "400_noisy"),
+        methods=SELECTION_ROWS,
         reference={"chains": 16, "rounds": 2000, "temperatures": 16, "moves": 20},
     ),
 }
@@ -38,7 +40,9 @@ SMALL = {
     "mixture": replace(_small, settings=MIXTURE.settings, methods=("flow_mh", "ours"), draws=1000),
     "ising": replace(_small, settings=("paper",), burn_in=10_000),
     "logistic": replace(_small, settings=("iris", "wine", "breast_cancer"), folds=(0,), methods=LOGISTIC_ROWS),
-    "selection": replace(_small, settings=("100", "100_noisy"), chains=16),
+    "selection": replace(
+        _small, settings=("100", "100_noisy"), methods=SELECTION_ROWS, chains=16, iterations=200, batch_size=32
+    ),
 }
 
 TINY_FLOW = {"num_layers": 1, "width": 8, "context_width": 4}
@@ -54,7 +58,7 @@ SMOKE = {
     "mixture": replace(_smoke, settings=("ring",), methods=("flow_mh", "ours")),
     "ising": replace(_smoke, settings=("paper",), methods=("flow_mh_10k", "gibbs_100k", "tempering", "ours")),
     "logistic": replace(_smoke, settings=("iris",), folds=(0, 1), methods=("flow_mh", "metropolis", "ours")),
-    "selection": replace(_smoke, settings=("20_noisy",)),
+    "selection": replace(_smoke, settings=("20_noisy",), methods=SELECTION_ROWS),
 }
 
 PRESETS: Mapping[str, Mapping[str, Plan]] = {"smoke": SMOKE, "small": SMALL, "paper": PAPER}

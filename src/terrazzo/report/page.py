@@ -9,7 +9,7 @@ from terrazzo.experiments.presets import EXPERIMENTS
 from terrazzo.report.figures import Picture
 from terrazzo.report.notes import INTRODUCTION, NOTES
 from terrazzo.report.rows import Row
-from terrazzo.report.tables import Table
+from terrazzo.report.tables import Cell, Table
 
 TITLE = "Sampling in combinatorial spaces: the paper's experiments, run anew"
 
@@ -61,14 +61,11 @@ def _section(table: Table, pictures: Sequence[Picture], rows: Sequence[Row]) -> 
 def render_table(table: Table) -> str:
     """A table whose heads sort it; cells carry the number they are sorted by."""
     heads = "".join(f'<th scope="col"><button type="button">{escape(head)}</button></th>' for head in table.columns)
+    is_numeric = [any(row[i].key is not None for row in table.rows) for i in range(len(table.columns))]
     lines = []
     for row in table.rows:
-        cells = []
-        for cell in row:
-            key = "" if cell.key is None else f' class="number" data-key="{cell.key!r}"'
-            tone = {"trusted": " good", "not trusted": " bad"}.get(cell.text, "")
-            cells.append(f"<td{key}>{_toned(cell.text, tone)}</td>")
-        lines.append(f"<tr>{''.join(cells)}</tr>")
+        cells = "".join(_cell(cell, numeric) for cell, numeric in zip(row, is_numeric, strict=True))
+        lines.append(f"<tr>{cells}</tr>")
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
@@ -76,8 +73,13 @@ def render_table(table: Table) -> str:
     )
 
 
-def _toned(text: str, tone: str) -> str:
-    return f'<span class="mark{tone}">{escape(text)}</span>' if tone else escape(text)
+def _cell(cell: Cell, is_numeric: bool) -> str:
+    tone = {"trusted": "good", "not trusted": "bad"}.get(cell.text)
+    if tone is not None:
+        return f'<td data-key="{cell.key!r}"><span class="mark {tone}">{escape(cell.text)}</span></td>'
+    kind = ' class="number"' if is_numeric else ""
+    key = "" if cell.key is None else f' data-key="{cell.key!r}"'
+    return f"<td{kind}{key}>{escape(cell.text)}</td>"
 
 
 def _picture(picture: Picture) -> str:

@@ -64,7 +64,7 @@ def spread(cell: Cell, plus_minus: float, digits: int | None = None) -> Cell:
     """A number with what follows the +- sign, if there is any."""
     if cell.key is None or not math.isfinite(plus_minus):
         return cell
-    tail = f"{plus_minus:.2g}" if digits is None else f"{plus_minus:.{digits}f}"
+    tail = f"{plus_minus:.3g}" if digits is None else f"{plus_minus:.{digits}f}"
     return Cell(f"{cell.text} ± {tail}", cell.key)
 
 
@@ -107,6 +107,7 @@ def _ess(row: Row) -> Cell:
 
 SETTING: Column = ("setting", _setting)
 SAMPLER: Column = ("sampler", _label)
+VERDICT: Column = ("verdict", _verdict)
 ESS: tuple[Column, ...] = (
     ("ESS, paper", _paper("ess")),
     ("ESS, this run", _ess),
@@ -124,7 +125,6 @@ HEALTH: tuple[Column, ...] = (
     ("acceptance", lambda r: number(r.mean("acceptance"), 2)),
     ("R-hat", lambda r: number(r.worst("r_hat"), 3)),
     ("seconds", lambda r: fixed(sum(r.values("seconds", "total")), 0)),
-    ("verdict", _verdict),
 )
 ACCURACY: tuple[Column, ...] = (
     ("accuracy %, paper", _paper_accuracy),
@@ -142,7 +142,7 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             "Total-variation distance of all draws from the exact law; of as many independent draws; and of draws of "
             "the transport alone. ESS as in the other tables.",
             (
-                SETTING, SAMPLER,
+                SETTING, SAMPLER, VERDICT,
                 ("TV, draws", lambda r: fixed(r.mean("extra", "tv"), 4)),
                 ("TV, independent draws", lambda r: fixed(r.mean("extra", "tv_independent"), 4)),
                 ("TV, transport alone", lambda r: fixed(r.mean("extra", "tv_transport"), 4)),
@@ -155,7 +155,7 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             CAPTION + " “sd of chain means” is the spread of mean log π between chains: chains that sit in different "
             "patches have a high ESS and a large spread. Wrong pixels: expected per draw; the noise flips 78.",
             (
-                SETTING, SAMPLER, *ESS, *LOG_PROB,
+                SETTING, SAMPLER, VERDICT, *ESS, *LOG_PROB,
                 ("sd of chain means", lambda r: fixed(r.mean("log_prob", "sd_of_chain_means"), 2)),
                 ("wrong pixels", lambda r: fixed(r.mean("extra", "wrong_pixels"), 1)),
                 *HEALTH,
@@ -166,7 +166,7 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             "Table 2. Quantised logistic regression",
             CAPTION + " Averages over the folds that were run; accuracy of the posterior-mean prediction on held-out "
             "rows (the paper prints the maximum over draws).",
-            (SETTING, SAMPLER, *ESS, *ACCURACY, *LOG_PROB, *HEALTH),
+            (SETTING, SAMPLER, VERDICT, *ESS, *ACCURACY, *LOG_PROB, *HEALTH),
         ),
         (
             "selection",
@@ -174,7 +174,7 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             CAPTION + " Exact support: share of draws that name exactly the informative features. Inclusion gap: the "
             "largest difference of a posterior inclusion probability from the tempering run.",
             (
-                SETTING, SAMPLER, *ESS, *LOG_PROB,
+                SETTING, SAMPLER, VERDICT, *ESS, *LOG_PROB,
                 ("log π, true support", lambda r: fixed(r.mean("extra", "log_prob_true_support"), 2)),
                 ("log π, empty model", lambda r: fixed(r.mean("extra", "log_prob_empty"), 2)),
                 ("exact support", lambda r: fixed(r.mean("extra", "exact_support"), 3)),
