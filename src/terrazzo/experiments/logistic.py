@@ -48,7 +48,7 @@ def save_archive(path: Path) -> None:
     """Writes all four data sets into one `.npz` file, for machines without scikit-learn."""
     data = {name: load_standardised(name) for name in DATASETS}
     parts = {f"{name}_x": x for name, (x, _) in data.items()} | {f"{name}_y": y for name, (_, y) in data.items()}
-    np.savez_compressed(path, **parts)
+    np.savez_compressed(path, allow_pickle=False, **parts)
 
 
 def build(setting: str, fold: int | None, seed: int, archive: Path | None) -> Case:
@@ -63,7 +63,7 @@ def build(setting: str, fold: int | None, seed: int, archive: Path | None) -> Ca
 
 def _extras(features: np.ndarray, labels: np.ndarray, num_rows: int) -> Extras:
     def extras(run: Run) -> tuple[dict, dict[str, np.ndarray]]:
-        figures = {"num_rows": num_rows, "num_held_out": len(labels)}
+        figures: dict[str, float] = {"num_rows": num_rows, "num_held_out": len(labels)}
         if len(labels):
             weights = run.result.draws["theta"].reshape(-1, *run.result.draws["theta"].shape[2:])
             stride = -(-len(weights) // MOST_PREDICTIONS)

@@ -20,9 +20,9 @@ def compile_clock() -> list[float]:
     """A list of one number: the seconds JAX has spent compiling (or fetching from its cache) since the first call."""
     total = [0.0]
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event in COMPILE_EVENTS:
-            total[0] += seconds
+            total[0] += duration_secs
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     return total
@@ -43,6 +43,7 @@ def measurements(run: Run, compile_seconds: float) -> dict[str, Any]:
     r_hats = [row.r_hat for row in result.summary().rows if not np.isnan(row.r_hat)]
     unit = PAPER_DRAWS / (chains * draws)
     total = sum(run.seconds.values())
+    log_prob = np.asarray(result.log_prob, float)
     achieved = theirs.mean * draws / PAPER_DRAWS
     acceptance = result.sample_stats.get("acceptance_rate")
     return {
@@ -61,9 +62,9 @@ def measurements(run: Run, compile_seconds: float) -> dict[str, Any]:
         "ess_per_minute": 60 * achieved / total,
         "ess_per_minute_compiled": 60 * achieved / max(total - compile_seconds, 1e-9),
         "log_prob": {
-            "mean": float(result.log_prob.mean()),
-            "sd": float(result.log_prob.std()),
-            "sd_of_chain_means": float(result.log_prob.mean(axis=1).std(ddof=1)) if chains > 1 else None,
+            "mean": float(log_prob.mean()),
+            "sd": float(log_prob.std()),
+            "sd_of_chain_means": float(log_prob.mean(axis=1).std(ddof=1)) if chains > 1 else None,
         },
         "acceptance": None if acceptance is None else float(np.mean(acceptance)),
         "r_hat": max(r_hats, default=None),

@@ -57,7 +57,7 @@ def save_record(path: Path, record: Mapping[str, Any], arrays: Mapping[str, np.n
     """Writes the arrays first and the JSON last: where the JSON is, the piece is finished."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if arrays:
-        _write(path.with_suffix(".npz"), lambda stream: np.savez_compressed(stream, **arrays))
+        _write(path.with_suffix(".npz"), lambda stream: np.savez_compressed(stream, allow_pickle=False, **arrays))
     text = json.dumps(strict({"format": FORMAT, **record}), indent=1, allow_nan=False)
     _write(path, lambda stream: stream.write(text.encode()))
 

@@ -56,8 +56,8 @@ class Request:
             for value in values:
                 parts += [f"--{name}", str(value)]
         parts += ["--seed", str(self.seed)]
-        for name, value in (("archive", self.archive), ("max-seconds", self.max_seconds)):
-            parts += [] if value is None else [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+        parts += [] if self.archive is None else ["--archive", str(self.archive)]
+        parts += [] if self.max_seconds is None else ["--max-seconds", f"{self.max_seconds:g}"]
         return shlex.join(parts)
 
 
