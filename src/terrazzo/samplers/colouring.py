@@ -10,39 +10,18 @@ change of log pi must be the sum of the single changes. This runs on the host, b
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from terrazzo.errors import UnsupportedError
+from terrazzo.interactions import evaluate, hessian_of, mixed_differences, random_pair, tolerance
 from terrazzo.targets import Target
 
-BATCH = 4096
 MAX_PAIR_EVALUATIONS = 2_000_000
 
 
 def is_traced(target: Target) -> bool:
     """Whether the target's arrays are abstract (inside a compiled function), so that it cannot be evaluated now."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(target))
-
-
-def _evaluate(target: Target, theta: np.ndarray) -> np.ndarray:
-    theta = np.asarray(theta, np.int32)
-    with jax.ensure_compile_time_eval():
-        evaluate = jax.jit(jax.vmap(target.log_prob))
-        out = []
-        for first in range(0, len(theta), BATCH):
-            part = theta[first : first + BATCH]
-            filled = np.concatenate(
-                [part, np.repeat(part[:1], (-len(part)) % BATCH if len(theta) > BATCH else 0, axis=0)]
-            )
-            out.append(np.asarray(evaluate(jnp.asarray(filled)))[: len(part)])
-    return np.concatenate(out).astype(float)
-
-
-def _tolerance(values: np.ndarray) -> float:
-    eps = float(jnp.finfo(jnp.result_type(float)).eps)
-    finite = values[np.isfinite(values)]
-    return 200.0 * eps * (1.0 + float(np.abs(finite).max(initial=0.0)))
 
 
 def _differs(joint: np.ndarray, expected: np.ndarray, tolerance: float) -> np.ndarray:
@@ -52,60 +31,30 @@ def _differs(joint: np.ndarray, expected: np.ndarray, tolerance: float) -> np.nd
         return ~both_impossible & ~(np.abs(joint - expected) <= tolerance)
 
 
-def _random_pair(target: Target, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A configuration of positive probability and another value for each of its sites."""
-    sizes = target.space.sizes
-    points = rng.integers(0, sizes, (64, len(sizes)))
-    possible = np.isfinite(_evaluate(target, points))
-    theta = points[possible.argmax()]
-    return theta, (theta + rng.integers(1, sizes)) % sizes
-
-
 def _graph_by_differences(target: Target, num_points: int, rng: np.random.Generator) -> np.ndarray:
     d = target.space.num_dims
-    rows, columns = np.triu_indices(d, 1)
-    if len(rows) * num_points > MAX_PAIR_EVALUATIONS:
+    num_pairs = d * (d - 1) // 2
+    if num_pairs * num_points > MAX_PAIR_EVALUATIONS:
         raise UnsupportedError(
             "colours",
-            f"cannot be found: {len(rows)} pairs of sites are too many to test",
+            f"cannot be found: {num_pairs} pairs of sites are too many to test",
             "give Target(..., colours=...)",
         )
     graph = np.zeros((d, d), bool)
     for _ in range(num_points):
-        theta, other = _random_pair(target, rng)
-        base = _evaluate(target, theta[None])[0]
-        single = np.tile(theta, (d, 1))
-        single[np.arange(d), np.arange(d)] = other
-        singles = _evaluate(target, single)
-        joint = np.empty(len(rows))
-        for first in range(0, len(rows), BATCH):
-            i, j = rows[first : first + BATCH], columns[first : first + BATCH]
-            double = np.tile(theta, (len(i), 1))
-            double[np.arange(len(i)), i] = other[i]
-            double[np.arange(len(i)), j] = other[j]
-            joint[first : first + BATCH] = _evaluate(target, double)
-        with np.errstate(invalid="ignore"):
-            expected = singles[rows] + singles[columns] - base
-        differs = _differs(joint, expected, _tolerance(np.concatenate([joint, singles, [base]])))
-        graph[rows[differs], columns[differs]] = True
-    return graph | graph.T
+        couplings, noise = mixed_differences(target, *random_pair(target, rng))
+        graph |= np.abs(couplings) > noise
+    return graph
 
 
 def _graph_by_hessian(target: Target, num_points: int, rng: np.random.Generator) -> np.ndarray:
     d = target.space.num_dims
     graph = np.zeros((d, d), bool)
-    with jax.ensure_compile_time_eval():
-        slope = jax.grad(target.log_prob_relaxed)
-        column = lambda theta, e: jax.jvp(slope, (theta,), (e,))[1]
-        hessian = jax.jit(lambda theta: jax.lax.map(lambda e: column(theta, e), jnp.eye(d), batch_size=64))
-        for _ in range(num_points):
-            theta, _ = _random_pair(target, rng)
-            matrix = np.asarray(hessian(jnp.asarray(theta, jnp.result_type(float))))
-            matrix = np.where(np.isfinite(matrix), matrix, 1.0)
-            graph |= np.abs(matrix) > _tolerance(matrix)
-    graph = graph | graph.T
-    np.fill_diagonal(graph, False)
-    return graph
+    hessian = hessian_of(target)
+    for _ in range(num_points):
+        couplings = hessian(random_pair(target, rng)[0])
+        graph |= np.abs(couplings) > tolerance(couplings)
+    return graph | graph.T
 
 
 def greedy_colours(graph: np.ndarray) -> tuple[int, ...]:
@@ -135,15 +84,15 @@ def verify_colours(target: Target, colours: Any, *, num_points: int = 8, seed: i
     d = target.space.num_dims
     names = np.unique(colours)
     for _ in range(num_points):
-        theta, other = _random_pair(target, rng)
+        theta, other = random_pair(target, rng)
         points = np.tile(theta, (1 + d + len(names), 1))
         points[1 + np.arange(d), np.arange(d)] = other
         for c, name in enumerate(names):
             points[1 + d + c, colours == name] = other[colours == name]
-        values = _evaluate(target, points)
+        values = evaluate(target, points)
         base, singles, joint = values[0], values[1 : 1 + d], values[1 + d :]
         expected = np.array([base + (singles[colours == name] - base).sum() for name in names])
-        if _differs(joint, expected, np.sqrt(d) * _tolerance(values)).any():
+        if _differs(joint, expected, np.sqrt(d) * tolerance(values)).any():
             return False
     return True
 
