@@ -97,7 +97,7 @@ class Variable:
         else:
             if not np.all(np.equal(np.mod(values, 1), 0)):
                 raise SpaceError(name, "values must be whole numbers", "round them first")
-            codes = values.astype(np.int64) - self.low
+            codes = np.asarray(values.astype(np.int64) - self.low)  # arithmetic makes scalars of 0-d arrays
         if codes.shape[codes.ndim - len(self.shape) :] != self.shape:
             raise SpaceError(name, f"shape {codes.shape} does not end in {self.shape}", "give one value per element")
         if codes.size and (codes.min() < 0 or codes.max() >= self.size):

@@ -12,13 +12,14 @@ softmax head; beyond that, inputs are encoded by their order and the head is a m
 References: Uria, Murray & Larochelle (2014), NADE; Germain et al. (2015), MADE; Salimans et al. (2017).
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError
 from terrazzo.spaces import Space, as_space
@@ -79,12 +80,13 @@ class AutoregressiveTransport(AbstractTransport):
         before = jnp.cumsum(inputs, axis=0) - inputs
         return jax.vmap(self._outputs)(self.bias + before, self.head, self.head_bias)
 
-    def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
-        """log q(theta), in one parallel pass."""
+    def log_prob(self, theta: Int[Array, " dim"], is_free: Bool[Array, " dim"] | None = None) -> Float[Array, ""]:
+        """log q(theta), in one parallel pass; only the terms log q(theta_i | theta_<i) of free coordinates if given."""
         with jax.default_matmul_precision("highest"):
             ordered = theta[self.order]
             sizes, _ = self._constants()
-            return jnp.sum(jax.vmap(self._log_mass)(self._all_outputs(ordered), ordered, sizes))
+            terms = jax.vmap(self._log_mass)(self._all_outputs(ordered), ordered, sizes)
+            return jnp.sum(terms if is_free is None else jnp.where(is_free[self.order], terms, 0.0))
 
     def _log_mass(self, outputs: Array, theta: Array, size: Array) -> Float[Array, ""]:
         if self.is_large:
@@ -129,7 +131,8 @@ class AutoregressiveTransport(AbstractTransport):
         is_finite = jnp.all(jnp.isfinite(z))
         return Pushed(theta, jnp.where(is_finite, normal.log_density(z) - log_q, -jnp.inf))
 
-    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+    def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
+        """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
         sizes, is_ordered = self._constants()
         ordered = theta[self.order]
         with jax.default_matmul_precision("highest"):
@@ -140,7 +143,10 @@ class AutoregressiveTransport(AbstractTransport):
             z = jax.vmap(self._draw_inside)(keys, outputs, ordered, sizes, is_ordered)
             return jnp.zeros(z.shape, z.dtype).at[self.order].set(z)
 
-        return lift_by_rejection(key, draw, self.push, theta)
+        return draw
+
+    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+        return lift_by_rejection(key, self.drawer(theta), self.push, theta)
 
     def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
         theta, log_volume = self.push(z)

@@ -5,12 +5,13 @@
 so the weight p~/p = pi / q depends on theta alone (DESIGN section 1, family 3).
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import TransportError
 from terrazzo.spaces import Space, as_space
@@ -32,18 +33,29 @@ class ProductTransport(AbstractTransport):
     def _cells(self) -> inverse_cdf.Layout:
         return jax.vmap(inverse_cdf.layout)(self._log_probs(), jnp.asarray(self.space.is_ordered))
 
-    def push(self, z: Float[Array, " dim"]) -> Pushed:
-        theta = jax.vmap(inverse_cdf.select)(self._cells(), jax.lax.stop_gradient(z))
-        log_volume = normal.log_density(z) - self.log_prob(theta)
-        return Pushed(theta, jnp.where(jnp.all(jnp.isfinite(z)), log_volume, -jnp.inf))
+    def decode(self, z: Float[Array, " dim"], clamped: Int[Array, " dim"] | None = None) -> tuple[Array, Array]:
+        """theta and log q(theta). Coordinates with `clamped` >= 0 keep that value and are left out of log q."""
+        theta = jax.vmap(inverse_cdf.select)(self._cells(), z)
+        if clamped is None:
+            return theta, self.log_prob(theta)
+        theta = jnp.where(clamped < 0, theta, clamped)
+        return theta, self.log_prob(theta, clamped < 0)
 
-    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+    def push(self, z: Float[Array, " dim"]) -> Pushed:
+        theta, log_q = self.decode(jax.lax.stop_gradient(z))
+        return Pushed(theta, jnp.where(jnp.all(jnp.isfinite(z)), normal.log_density(z) - log_q, -jnp.inf))
+
+    def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
+        """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
         cells = self._cells()
 
         def draw(key: Array) -> Array:
             return jax.vmap(inverse_cdf.draw_inside)(jax.random.split(key, self.num_dims), cells, theta)
 
-        return lift_by_rejection(key, draw, self.push, theta)
+        return draw
+
+    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+        return lift_by_rejection(key, self.drawer(theta), self.push, theta)
 
     def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
         theta, log_volume = self.push(z)
@@ -54,9 +66,10 @@ class ProductTransport(AbstractTransport):
         log_q = normal.log_density(z) - log_volume
         return Scored(theta, jax.lax.stop_gradient(log_volume), log_q, jnp.zeros((), z.dtype))
 
-    def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
-        """log q(theta)."""
-        return jnp.take_along_axis(self._log_probs(), theta[:, None], axis=1).sum()
+    def log_prob(self, theta: Int[Array, " dim"], is_free: Bool[Array, " dim"] | None = None) -> Float[Array, ""]:
+        """log q(theta); only the terms of free coordinates if given."""
+        terms = jnp.take_along_axis(self._log_probs(), theta[:, None], axis=1)[:, 0]
+        return jnp.sum(terms if is_free is None else jnp.where(is_free, terms, 0.0))
 
     def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
         return self.log_prob(theta)

@@ -1,0 +1,357 @@
+"""Conditional laws: some variables held at given values, the others drawn.
+
+    pi(free | clamped) = pi(free, clamped) / Z_c,    Z_c = sum over the free coordinates of pi
+
+`condition` restricts a target to its free coordinates; every sampler then works on what is left. `sample_conditional`
+uses a trained transport as well: an autoregressive one, clamped, draws q(free | clamped) exactly where the clamped
+coordinates come first in its order, with weights against pi; elsewhere chains mix global moves by the clamped transport
+with Gibbs sweeps, which leave pi(free | clamped) invariant whatever the transport is (DESIGN section 1).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from terrazzo.diagnostics import LogZ, importance_summary
+from terrazzo.errors import OptionError, SpaceError, TransportError
+from terrazzo.inference import sample
+from terrazzo.results import Result
+from terrazzo.spaces import Space, Variable
+from terrazzo.targets import BlackBox, Target
+from terrazzo.transports import AbstractTransport, sample_transport
+from terrazzo.transports.clamped import ClampedTransport, clamp_transport, is_clampable, is_prefix
+
+METHODS = ("auto", "weights", "chains")
+GIBBS_LIMIT = 64  # beyond it a sweep by slices is cheaper than one by all values
+
+
+# ---- what is clamped
+
+
+def clamped_codes(space: Space, clamped: Any) -> np.ndarray:
+    """The inner integer of each clamped coordinate, -1 for the free ones.
+
+    Args:
+        space: The space.
+        clamped: By variable name: its value; or `{index: value}` for some of its elements; or a NumPy masked array,
+            whose masked elements stay free. For a single unnamed variable any of these without the name.
+
+    >>> import terrazzo as tz
+    >>> space = tz.Space(colour=tz.categorical(["red", "green"], 3), count=tz.integers(5, 9))
+    >>> clamped_codes(space, {"colour": {0: "green"}, "count": 7}).tolist()
+    [1, -1, -1, 2]
+    """
+    if space.is_plain and not (isinstance(clamped, Mapping) and set(clamped) == {"theta"}):
+        clamped = {"theta": clamped}
+    if not isinstance(clamped, Mapping):
+        raise SpaceError("clamped", f"must be a dict, got {type(clamped).__name__}", f"by {', '.join(space.names)}")
+    unknown = sorted(set(map(str, clamped)) - set(space.names))
+    if unknown:
+        raise SpaceError("clamped", f"names {unknown}", f"the variables are {', '.join(space.names)}")
+    parts = [_codes_of(name, variable, clamped.get(name)) for name, variable in space.variables]
+    return np.concatenate([part.ravel() for part in parts]).astype(np.int32)
+
+
+def _codes_of(name: str, variable: Variable, value: Any) -> np.ndarray:
+    codes = np.full(variable.shape, -1, np.int64)
+    if value is None:
+        return codes
+    element = dataclasses.replace(variable, shape=(), dims=None, coords=())
+    if isinstance(value, Mapping):
+        for index, at in value.items():
+            try:
+                codes[index] = element.encode(at, name)
+            except (IndexError, ValueError) as error:
+                if isinstance(error, SpaceError):
+                    raise
+                raise SpaceError(
+                    name, f"cannot be clamped at index {index!r}", f"its shape is {variable.shape}"
+                ) from None
+    elif isinstance(value, np.ma.MaskedArray):
+        if value.shape != variable.shape:
+            raise SpaceError(name, f"is clamped to shape {value.shape}", f"its shape is {variable.shape}")
+        is_fixed = ~np.ma.getmaskarray(value)
+        codes[is_fixed] = element.encode(np.asarray(value.data)[is_fixed], name)
+    else:
+        codes[...] = variable.encode(value, name)
+    return codes
+
+
+def reduced_space(space: Space, codes: np.ndarray) -> Space:
+    """The space of the free coordinates: untouched variables as they are, partly clamped ones as a vector of the rest.
+
+    The elements of such a vector keep the names of their places, as coordinates of a dim `<name>_free`.
+
+    >>> import terrazzo as tz
+    >>> space = reduced_space(tz.Space(w=tz.binary((2, 2)), k=tz.integers(1, 3)), np.array([0, -1, -1, 1, -1]))
+    >>> space.num_dims, dict(space.variables)["w"].coords
+    (3, (('w_free', ('0, 1', '1, 0')),))
+    """
+    kept, start = {}, 0
+    for name, variable in space.variables:
+        is_free = (codes[start : start + variable.num_elements] < 0).reshape(variable.shape)
+        start += variable.num_elements
+        if is_free.all():
+            kept[name] = variable
+        elif is_free.any():
+            dim, along = f"{name}_free", dict(variable.coords)
+            names = variable.dims or ("",) * len(variable.shape)
+            axes = [along.get(axis) or range(n) for axis, n in zip(names, variable.shape, strict=True)]
+            places = [tuple(axis[i] for axis, i in zip(axes, index, strict=True)) for index in np.argwhere(is_free)]
+            labels = tuple(p[0] if len(p) == 1 else ", ".join(map(str, p)) for p in places)
+            kept[name] = dataclasses.replace(variable, shape=(len(places),), dims=(dim,), coords=((dim, labels),))
+    if not kept:
+        raise OptionError("clamped", "holds every variable fixed", "leave at least one coordinate free")
+    return Space(kept["theta"]) if space.is_plain else Space(**kept)
+
+
+# ---- the conditional target
+
+
+class _Completion(eqx.Module):
+    """From the free coordinates to the whole configuration."""
+
+    fixed: Int[Array, " all"]
+    free: tuple[int, ...] = eqx.field(static=True)
+    space: Space = eqx.field(static=True)
+    reduced: Space = eqx.field(static=True)
+
+    def full(self, theta: Any) -> Any:
+        """A flat configuration of the free coordinates, real or integer, completed."""
+        whole = jnp.broadcast_to(self.fixed.astype(theta.dtype), (*theta.shape[:-1], self.space.num_dims))
+        return whole.at[..., np.asarray(self.free)].set(theta)
+
+    def flat(self, values: Any) -> Any:
+        """The flat configuration of the free coordinates, from what a log-probability is given."""
+        parts = []
+        for name, variable in self.reduced.variables:
+            value = values if self.reduced.is_plain else values[name]
+            lead = value.shape[: value.ndim - len(variable.shape)]
+            shift = jnp.asarray(variable.low, value.dtype)
+            parts.append(jnp.reshape(value, (*lead, variable.num_elements)) - shift)
+        return jnp.concatenate(parts, axis=-1)
+
+
+class ConditionalLogProb(eqx.Module):
+    """log pi at the clamped values, as a function of the free ones, with its cheap conditionals and one-hot form."""
+
+    completion: _Completion
+    log_prob_fn: Any
+    site_logits_fn: Any
+    one_hot_fn: Any
+
+    def __call__(self, values: Any) -> Any:
+        whole = self.completion.full(self.completion.flat(values))
+        return self.log_prob_fn(self.completion.space.unflatten(whole))
+
+    def site_logits(self, theta: Int[Array, " dim"], i: Int[Array, ""]) -> Float[Array, " max_size"]:
+        """Those of the whole target, for a free coordinate."""
+        site = jnp.asarray(self.completion.free, jnp.int32)[i]
+        return self.site_logits_fn(self.completion.full(theta), site)[: self.completion.reduced.max_size]
+
+    def one_hot(self, rows: Float[Array, "dim max_size"]) -> Any:
+        """That of the whole target, the clamped rows in place."""
+        size = self.completion.space.max_size
+        whole = jax.nn.one_hot(self.completion.fixed, size, dtype=rows.dtype)
+        places = np.asarray(self.completion.free)
+        whole = whole.at[places].set(0.0).at[places, : rows.shape[1]].set(rows)
+        return self.one_hot_fn(whole)
+
+
+def _on_the_host(box: BlackBox, space: Space, reduced: Space, codes: np.ndarray) -> BlackBox:
+    """A black box of the free coordinates."""
+    free = np.flatnonzero(codes < 0)
+
+    def log_prob(values: Any) -> Any:
+        parts = []
+        for name, variable in reduced.variables:
+            value = np.asarray(values if reduced.is_plain else values[name])
+            lead = value.shape[: value.ndim - len(variable.shape)]
+            parts.append(value.reshape(*lead, variable.num_elements) - variable.low)
+        flat = np.concatenate(parts, axis=-1)
+        whole = np.broadcast_to(codes, (*flat.shape[:-1], len(codes))).copy()
+        whole[..., free] = flat
+        return box.evaluate(space, whole) if box.vectorized else float(box.evaluate(space, whole))
+
+    return BlackBox(log_prob, vectorized=box.vectorized)
+
+
+def condition(target: Target, clamped: Any) -> Target:
+    """The target of the free variables, given values of the others.
+
+        log pi_c(free) = log pi(free, clamped)
+
+    Its normalising constant is Z_c, so that log Z_c - log Z is the log-probability of the clamped values. Gradient,
+    cheap conditionals, one-hot form, colours and temperature are those of the target; any sampler works on it.
+
+    Args:
+        target: The target.
+        clamped: By variable name: its value; or `{index: value}` for some of its elements; or a NumPy masked array,
+            whose masked elements stay free. For a single unnamed variable any of these without the name.
+
+    Returns:
+        A target on the space of the free coordinates: untouched variables as they are, partly clamped ones as the
+        vector of their free elements (named by their places), wholly clamped ones gone.
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda v: 1.0 * v["a"] * v["b"].sum(), tz.Space(a=tz.integers(1, 3), b=tz.binary(4)))
+    >>> rest = condition(target, {"a": 2, "b": {0: 1}})
+    >>> rest.space.names, rest.space.num_dims, float(rest.log_prob(jnp.array([1, 0, 1])))
+    (('b',), 3, 6.0)
+    """
+    codes = clamped_codes(target.space, clamped)
+    free = np.flatnonzero(codes < 0)
+    if len(free) == len(codes):
+        return target
+    reduced = reduced_space(target.space, codes)
+    colours = None if target.colours is None else np.asarray(target.colours)[free]
+    if isinstance(target.log_prob_fn, BlackBox):
+        out = Target(_on_the_host(target.log_prob_fn, target.space, reduced, codes), reduced, colours=colours)
+    else:
+        fixed = jnp.asarray(np.maximum(codes, 0), jnp.int32)
+        completion = _Completion(fixed, tuple(int(i) for i in free), target.space, reduced)
+        fn = ConditionalLogProb(completion, target.log_prob_fn, target.site_logits_fn, target.one_hot_fn)
+        out = Target(
+            fn,
+            reduced,
+            vectorized=target.vectorized,
+            site_logits=None if target.site_logits_fn is None else fn.site_logits,
+            one_hot_log_prob=None if target.one_hot_fn is None else fn.one_hot,
+            colours=colours,
+        )
+    return out if target.inverse_temperature is None else out.tempered(target.inverse_temperature)
+
+
+# ---- draws
+
+
+class ConditionalDraws(NamedTuple):
+    """Draws of pi(free | clamped), completed with the clamped values.
+
+    Attributes:
+        values: In the user's values, leading axis draw: a dict by name, or an array for a single unnamed variable.
+        theta: The same, flat: (draw, dim).
+        log_prob: log pi of each.
+        log_weights: Importance weights: log pi - log q~ of independent draws, all 0 for chains (equal weights).
+        evidence: log Z_c, the log of the sum of pi over the free coordinates; None if no transport was used.
+        result: The chains on the free coordinates, with their verdict; None for weighted draws.
+    """
+
+    values: Any
+    theta: np.ndarray
+    log_prob: np.ndarray
+    log_weights: np.ndarray
+    evidence: LogZ | None
+    result: Result | None
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Normalised weights: `draws.weights @ f` is the conditional mean of f."""
+        w = np.exp(self.log_weights - self.log_weights.max())
+        return w / w.sum()
+
+
+def sample_conditional(
+    key: Array,
+    transport: AbstractTransport | None,
+    target: Target,
+    clamped: Any,
+    num_draws: int = 1000,
+    *,
+    method: str = "auto",
+    chains: int = 8,
+    **options: Any,
+) -> ConditionalDraws:
+    """Draws the free variables given values of the others.
+
+        weights:  free ~ q~(. | clamped),  w = pi(free, clamped) / q~,    E[w] = Z_c
+        chains:   a global move by q~, then a Gibbs sweep, on pi(. | clamped)
+
+    Args:
+        key: A JAX key.
+        transport: A (trained) transport on the target's space. An autoregressive or product one proposes; any other, or
+            None, leaves Gibbs sweeps alone.
+        target: The target.
+        clamped: By variable name: its value; or `{index: value}` for some of its elements; or a NumPy masked array,
+            whose masked elements stay free. For a single unnamed variable any of these without the name.
+        num_draws: How many draws, over all chains.
+        method: "weights" (independent weighted draws of the clamped transport), "chains", or "auto": weights if the
+            clamped coordinates come first in the transport's order (then q~ is q(free | clamped)), else chains.
+        chains: How many chains.
+        **options: Options of `tz.sample` for the chains: `warmup`, `thin`, `sampler`, `init`, ...
+
+    Returns:
+        The draws. Weighted ones are as good as `evidence.ess` says; chains are judged by `result.verdict`.
+
+    >>> import terrazzo as tz
+    >>> target = tz.Target(lambda t: 1.0 * (t[1:] * t[:-1]).sum(), tz.binary(3))
+    >>> transport = tz.product_transport(target.space)
+    >>> draws = sample_conditional(jax.random.key(0), transport, target, {0: 1}, 2000)
+    >>> draws.values.shape, bool(abs(draws.weights @ draws.values[:, 1] - 0.832) < 0.05)
+    ((2000, 3), True)
+    """
+    if method not in METHODS:
+        raise OptionError("method", f"{method!r} is unknown", f"one of {', '.join(METHODS)}")
+    for name, count in (("num_draws", num_draws), ("chains", chains)):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise OptionError(name, f"must be a positive integer, got {count!r}", f"e.g. {name}=8")
+    if transport is not None and transport.space != target.space:
+        raise TransportError("transport", "was built for another space", "build it for the target's space")
+    codes = clamped_codes(target.space, clamped)
+    free, reduced = np.flatnonzero(codes < 0), condition(target, clamped)
+    narrow = None
+    if transport is not None and is_clampable(transport):
+        narrow = clamp_transport(transport, codes, reduced.space)
+    if method == "auto":
+        method = "weights" if narrow is not None and is_prefix(narrow.inner, codes) else "chains"
+    if method == "weights" and narrow is None:
+        raise OptionError("method", "'weights' needs an autoregressive or product transport", "method='chains'")
+
+    def completed(theta: np.ndarray) -> np.ndarray:
+        whole = np.tile(codes, (len(theta), 1)).astype(target.space.dtype)
+        whole[:, free] = theta
+        return whole
+
+    if method == "weights" and narrow is not None:
+        drawn = sample_transport(key, narrow, reduced, num_draws)
+        theta, log_weights = completed(np.asarray(drawn.theta)), np.asarray(drawn.log_weights)
+        evidence = importance_summary(log_weights)
+        return ConditionalDraws(
+            _values(target.space, theta), theta, np.asarray(drawn.log_prob), log_weights, evidence, None
+        )
+    result = _run_chains(key, narrow, reduced, chains, -(-num_draws // chains), options)
+    theta = completed(np.swapaxes(result.theta, 0, 1).reshape(-1, len(free))[:num_draws])
+    log_prob = np.swapaxes(result.sample_stats["log_prob"], 0, 1).ravel()[:num_draws]
+    return ConditionalDraws(
+        _values(target.space, theta), theta, log_prob, np.zeros(len(theta)), result.evidence, result
+    )
+
+
+def _values(space: Space, theta: np.ndarray) -> Any:
+    values = space.decode(theta)
+    return values["theta"] if space.is_plain else values
+
+
+def _run_chains(
+    key: Array, narrow: ClampedTransport | None, target: Target, chains: int, draws: int, options: dict[str, Any]
+) -> Result:
+    is_small = target.space.max_size <= GIBBS_LIMIT
+    sweep = "systematic_gibbs" if is_small else "slice_gibbs"
+    sweep_options = {} if is_small else {"num_updates": target.space.num_dims}
+    settings: dict[str, Any] = {"progress": "off", **options}
+    if "sampler" not in options and narrow is not None:
+        local = {"local": sweep, "local_options": sweep_options, "num_local": 1}
+        settings |= {"sampler": "hybrid", "transport": narrow, "training": False, "sampler_options": local}
+    elif "sampler" not in options:
+        settings |= {"sampler": sweep, "sampler_options": sweep_options}
+    elif narrow is not None and "transport" not in options:
+        settings |= {"transport": narrow, "training": False}
+    seed = int(jax.random.bits(key, dtype=jnp.uint32))
+    result = sample(target, seed=seed, chains=chains, draws=draws, **settings)
+    return dataclasses.replace(result, transport=None)  # a clamped transport has no place in the registry

@@ -1,0 +1,105 @@
+"""A transport with some coordinates held fixed: a transport on the others.
+
+If q(theta) = prod_i q(theta_i | theta_<i), then for any fixed values of some coordinates
+
+    q~(free) = prod_{i free} q(theta_i | theta_<i),    with the fixed values wherever they are conditioned on,
+
+is a normalised law of the free ones, drawn by the same decoding. It is the exact conditional q(free | fixed) if the
+fixed coordinates come first in the order (always, for the product transport); else it is still a law with a known
+probability, so that its weights against pi, and every sampler that uses it, are exact.
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from terrazzo.errors import TransportError
+from terrazzo.spaces import Space
+from terrazzo.transports import normal
+from terrazzo.transports.autoregressive import AutoregressiveTransport
+from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
+from terrazzo.transports.product import ProductTransport
+
+
+class ClampedTransport(AbstractTransport):
+    """A transport on the free coordinates of another. Build it with `clamp_transport`."""
+
+    has_straight_through: ClassVar[bool] = False
+    has_exact_dequantizer: ClassVar[bool] = True
+    space: Space = eqx.field(static=True)
+    inner: AutoregressiveTransport | ProductTransport
+    clamped: Int[Array, " all"]
+    free: tuple[int, ...] = eqx.field(static=True)
+
+    def full(self, theta: Int[Array, " dim"]) -> Int[Array, " all"]:
+        """The whole configuration."""
+        return self.clamped.at[np.asarray(self.free)].set(theta)
+
+    def push(self, z: Float[Array, " dim"]) -> Pushed:
+        places = np.asarray(self.free)
+        padded = jnp.zeros(self.clamped.shape, z.dtype).at[places].set(jax.lax.stop_gradient(z))
+        theta, log_q = self.inner.decode(padded, self.clamped)
+        is_finite = jnp.all(jnp.isfinite(z))
+        return Pushed(theta[places], jnp.where(is_finite, normal.log_density(z) - log_q, -jnp.inf))
+
+    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+        draw, places = self.inner.drawer(self.full(theta)), np.asarray(self.free)
+        return lift_by_rejection(key, lambda k: draw(k)[places], self.push, theta)
+
+    def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        """log q~(theta)."""
+        return self.inner.log_prob(self.full(theta), self.clamped < 0)
+
+    def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
+        theta, log_volume = self.push(z)
+        return Relaxed(theta.astype(z.dtype), log_volume)
+
+    def push_scored(self, z: Float[Array, " dim"]) -> Scored:
+        theta, log_volume = self.push(z)
+        return Scored(theta, jax.lax.stop_gradient(log_volume), self.log_prob(theta), jnp.zeros((), z.dtype))
+
+    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        return self.log_prob(theta)
+
+
+def is_clampable(transport: AbstractTransport | None) -> bool:
+    """Whether coordinates of the transport can be held fixed: it decodes them one by one."""
+    return isinstance(transport, AutoregressiveTransport | ProductTransport)
+
+
+def is_prefix(transport: AbstractTransport, clamped: np.ndarray) -> bool:
+    """Whether the clamped coordinates (codes >= 0) come first, so that the clamped transport is q(free | clamped)."""
+    if isinstance(transport, ProductTransport):
+        return True
+    if not isinstance(transport, AutoregressiveTransport):
+        return False
+    is_fixed = np.asarray(clamped)[np.asarray(transport.order)] >= 0
+    return bool((np.diff(is_fixed.astype(int)) <= 0).all())
+
+
+def clamp_transport(transport: AbstractTransport, clamped: np.ndarray, space: Space) -> ClampedTransport:
+    """Holds coordinates of an autoregressive or product transport fixed.
+
+    Args:
+        transport: The transport.
+        clamped: The inner integer of each clamped coordinate, -1 for the free ones.
+        space: The space of the free coordinates, in order.
+
+    >>> import terrazzo as tz
+    >>> transport = clamp_transport(tz.product_transport(tz.binary(3)), np.array([1, -1, -1]), tz.Space(tz.binary(2)))
+    >>> transport.full(jnp.array([0, 1])).tolist()
+    [1, 0, 1]
+    """
+    codes = np.asarray(clamped)
+    if not isinstance(transport, AutoregressiveTransport | ProductTransport):
+        raise TransportError(
+            "transport", f"{type(transport).__name__} cannot hold coordinates fixed", "use an autoregressive one"
+        )
+    free = np.flatnonzero(codes < 0)
+    if codes.shape != (transport.num_dims,) or (transport.space.sizes[free].tolist() != space.sizes.tolist()):
+        raise TransportError("clamped", "does not fit the transport and the space", "one code each, -1 if free")
+    return ClampedTransport(space, transport, jnp.asarray(codes, jnp.int32), tuple(int(i) for i in free))
