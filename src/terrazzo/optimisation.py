@@ -1,0 +1,481 @@
+"""`maximize`: the most probable configuration, by parallel tempering with a cold end beyond beta = 1, then ascent.
+
+The search is the tempering of `samplers.tempering` on a ladder 0 = beta_0 < ... < beta_n, beta_n well above 1: replicas
+at pi^beta_n sit near the maxima, hot ones carry them from one to another, and the ladder is adapted all the time (there
+is no law to keep). What all replicas ever visited is remembered. From the best of it, exact coordinate ascent: each
+coordinate in turn takes its best value, until no single-site change raises log pi.
+
+References: Kirkpatrick, Gelatt, Vecchi (1983), Optimization by simulated annealing, Science 220; Earl & Deem (2005),
+Parallel tempering: theory, applications, and new perspectives.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from terrazzo.compilation import enable_compilation_cache
+from terrazzo.errors import OptionError
+from terrazzo.interactions import evaluate
+from terrazzo.progress import Progress
+from terrazzo.samplers.tempering import LadderState, TemperingState, parallel_tempering, prepare, tuning
+from terrazzo.targets import Target, as_target, non_finite_error
+
+CHUNK_SECONDS = 1.0
+GIBBS_LIMIT = 64  # beyond it a sweep by slices is cheaper than one by all values
+PILOT_DRAWS, PILOT_CHANGES = 256, 256
+COLD = 10.0  # at the cold end a typical change of one site has a ratio of e^10
+MAX_OFFSETS = 2**16  # beyond it ascent tries steps by powers of two instead of all values
+BATCH = 2**14  # candidates of one site evaluated at a time
+MAX_SWEEPS = 1000
+RESERVED_SWEEPS = 8  # of ascent, set aside from a budget
+LEAST_ROUNDS = 20  # a budget that does not reach for as many rounds gets fewer replicas
+
+
+class Maximum(NamedTuple):
+    """The best configuration found.
+
+    Attributes:
+        theta: In the user's values: a dict by name, or an array for a single unnamed variable.
+        log_prob: log pi there.
+        flat: The same configuration as flat inner integers.
+        is_local_maximum: Whether every single-site change was tried and none is better (beyond 2^16 values: every
+            change by a power of two).
+        is_proven: Whether all configurations were evaluated, so that this is the maximum.
+        is_complete: Whether the search reached its end (Ctrl-C still gives the best so far).
+        num_evaluations: Of log pi, all in all (calls of `site_logits` are not counted).
+        num_rounds: Of tempering.
+        history: By name, one entry a chunk: `num_rounds`, `num_evaluations`, `seconds`, `log_prob` (the best so far).
+        inverse_temperatures: The adapted ladder.
+    """
+
+    theta: Any
+    log_prob: float
+    flat: np.ndarray
+    is_local_maximum: bool
+    is_proven: bool
+    is_complete: bool
+    num_evaluations: int
+    num_rounds: int
+    history: dict[str, np.ndarray]
+    inverse_temperatures: np.ndarray
+
+
+def maximize(
+    log_prob: Any,
+    space: Any = None,
+    *,
+    seed: int,
+    num_rounds: int = 2000,
+    patience: int | None = 300,
+    max_seconds: float | None = None,
+    max_evaluations: int | None = None,
+    chains: int = 4,
+    num_temperatures: int = 16,
+    max_inverse_temperature: float | None = None,
+    kernel: Any = None,
+    kernel_options: Any = None,
+    init: Any = None,
+    enumerate_up_to: int = 4096,
+    vectorized: bool = False,
+    precision: str | None = None,
+    progress: Any = "auto",
+) -> Maximum:
+    """Searches for the most probable configuration.
+
+        argmax_theta log pi(theta)
+
+    Small spaces are enumerated. Elsewhere: parallel tempering with a cold end beyond beta = 1, then coordinate ascent
+    from the best configurations it met. The same seed gives the same answer unless `max_seconds` cuts it short.
+
+    Args:
+        log_prob: Takes one configuration and returns a scalar; or a `tz.blackbox`; or a `tz.Target`. It need not be
+            normalisable or even a probability: any function to be maximised.
+        space: A `tz.Space`, or a single variable (left out for a `tz.Target`).
+        seed: Of the search.
+        num_rounds: Rounds of tempering, at most; a round is one sweep of every replica and one of swaps.
+        patience: Stop after so many rounds without a better configuration; None never does.
+        max_seconds: Stop the tempering after so many seconds (compilation included).
+        max_evaluations: Evaluations of log pi to spend, at most; a small budget gets fewer replicas.
+        chains: Independent ladders.
+        num_temperatures: The length of each ladder.
+        max_inverse_temperature: Its cold end; by default such that typical changes of one site are frozen there, and at
+            least 1.
+        kernel: The kernel of the replicas, by name; by default Gibbs sweeps (by colours if the target has them, by
+            slices if variables have many values).
+        kernel_options: Options of the kernel.
+        init: Configurations to start from, in the user's values, with or without a leading axis. The best of these and
+            of some random ones start the ladders.
+        enumerate_up_to: Spaces of at most so many configurations are enumerated.
+        vectorized: Whether `log_prob` takes a batch with a leading axis.
+        precision: "float64" to compute everything in double precision.
+        progress: "auto", "rich", "plain" or "off" (or True, False).
+
+    Returns:
+        A `Maximum`. Ctrl-C returns the best so far, marked incomplete.
+
+    >>> import jax.numpy as jnp, terrazzo as tz
+    >>> best = maximize(lambda t: -jnp.abs(t.sum() - 7.0), tz.integers(0, 9, 3), seed=0, progress="off")
+    >>> int(best.theta.sum()), best.log_prob, best.is_proven
+    (7, -0.0, True)
+    """
+    counts = {"num_rounds": num_rounds, "chains": chains, "num_temperatures": num_temperatures}
+    optional = {"patience": patience, "max_evaluations": max_evaluations}
+    for name, value in (counts | {k: v for k, v in optional.items() if v is not None}).items():
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise OptionError(name, f"must be a positive integer, got {value!r}", "leave it out for the default")
+    for name, number in (("max_seconds", max_seconds), ("max_inverse_temperature", max_inverse_temperature)):
+        if number is not None and not number > 0:
+            raise OptionError(name, f"must be positive, got {number!r}", "leave it out for the default")
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+        raise OptionError("seed", f"must be a non-negative integer, got {seed!r}", "e.g. seed=0")
+    if precision not in (None, "float32", "float64"):
+        raise OptionError("precision", f"must be 'float32' or 'float64', got {precision!r}", "leave it out")
+    enable_compilation_cache()
+    in_precision = contextlib.nullcontext() if precision is None else jax.enable_x64(precision == "float64")
+    with in_precision, Progress(progress) as reporter:
+        reporter.phase("probing")
+        target = as_target(log_prob, space, vectorized=vectorized)
+        search = _Search(target, int(seed), reporter, max_seconds, max_evaluations)
+        if target.space.num_states <= min(enumerate_up_to, max_evaluations or enumerate_up_to):
+            search.enumerate()
+        else:
+            search.pilot(None if init is None else np.atleast_2d(target.space.encode(init)), chains)
+            ladder = search.ladder(num_temperatures, max_inverse_temperature)
+            search.temper(ladder, chains, num_rounds, patience, kernel, kernel_options)
+            search.ascend()
+        return search.maximum()
+
+
+class _Search:
+    """The state of one search: the candidates so far, what was spent, and the phases in order."""
+
+    def __init__(
+        self, target: Target, seed: int, progress: Progress, max_seconds: float | None, max_evaluations: int | None
+    ):
+        self.target, self.progress = target, progress
+        self.key, self.rng = jax.random.key(seed), np.random.default_rng(seed)
+        self.max_seconds, self.max_evaluations = max_seconds, max_evaluations
+        self.started = time.perf_counter()
+        self.num_evaluations, self.num_rounds = 0, 0
+        self.theta = np.zeros((0, target.space.num_dims), np.int32)  # candidates, best first
+        self.log_prob = np.zeros(0)
+        self.is_local_maximum, self.is_proven, self.is_complete = False, False, True
+        self.betas = np.zeros(0)
+        self.history: list[tuple[int, int, float, float]] = []
+
+    @property
+    def left(self) -> float:
+        """Evaluations that may still be spent."""
+        return float("inf") if self.max_evaluations is None else float(self.max_evaluations - self.num_evaluations)
+
+    @property
+    def ascent_cost(self) -> int:
+        """Evaluations of one sweep of coordinate ascent of one configuration."""
+        space = self.target.space
+        return 1 if self.target.site_logits_fn is not None else 1 + space.num_dims * len(_offsets(space.max_size))
+
+    def keep(self, theta: np.ndarray, log_prob: np.ndarray, most: int) -> None:
+        """Takes in candidates; the best `most` different ones stay."""
+        bad = np.isnan(log_prob) | (log_prob == np.inf)
+        if bad.any():
+            raise non_finite_error(self.target, np.asarray(theta)[bad.argmax()])
+        rows, values = np.concatenate([theta, self.theta]).astype(np.int32), np.concatenate([log_prob, self.log_prob])
+        order = np.argsort(-values, kind="stable")
+        _, first = np.unique(rows[order], axis=0, return_index=True)
+        order = order[np.sort(first)][:most]
+        self.theta, self.log_prob = rows[order], values[order]
+
+    def note(self) -> None:
+        seconds = time.perf_counter() - self.started
+        self.history.append((self.num_rounds, self.num_evaluations, seconds, float(self.log_prob[0])))
+
+    # ---- phases
+
+    def enumerate(self) -> None:
+        """All configurations of a small space."""
+        states = self.target.space.enumerate()
+        self.num_evaluations += len(states)
+        self.keep(states, evaluate(self.target, states), 1)
+        self.is_local_maximum = self.is_proven = True
+        self.note()
+
+    def pilot(self, init: np.ndarray | None, chains: int) -> None:
+        """Random configurations and single changes of them: where to start, and how large differences of log pi are."""
+        given = 0 if init is None else len(init)
+        num_draws = int(max(0 if given else 1, min(max(0.05 * self.left, chains), PILOT_DRAWS, self.left - given)))
+        num_changes = int(max(0, min(0.05 * self.left, PILOT_CHANGES, self.left - given - num_draws)))
+        space, rng = self.target.space, self.rng
+        draws = rng.integers(0, space.sizes, (num_draws, space.num_dims)).astype(np.int32)
+        if init is not None:
+            draws = np.concatenate([init, draws])
+        rows = np.arange(num_changes)
+        changed, sites = draws[rows % len(draws)], rng.integers(0, space.num_dims, num_changes)
+        sizes = space.sizes[sites]
+        changed[rows, sites] = (changed[rows, sites] + rng.integers(1, sizes)) % sizes
+        values = evaluate(self.target, np.concatenate([draws, changed]))
+        self.num_evaluations += len(values)
+        of_draws, of_changed = values[: len(draws)], values[len(draws) :]
+        self.keep(draws, of_draws, chains)
+        if self.log_prob[0] == -np.inf:
+            starts = np.asarray(self.target.possible_starts(jax.random.fold_in(self.key, 0), chains))
+            self.num_evaluations += chains
+            self.keep(starts, evaluate(self.target, starts), chains)
+        finite = of_draws[np.isfinite(of_draws)]
+        with np.errstate(invalid="ignore"):
+            steps = np.abs(of_changed - of_draws[rows % len(draws)])
+        steps = steps[np.isfinite(steps) & (steps > 0)]
+        self.typical_step = float(np.median(steps)) if len(steps) else 1.0
+        self.spread = max(float(finite.std()) if len(finite) > 1 else 1.0, self.typical_step)
+        self.note()
+
+    def ladder(self, num_temperatures: int, coldest: float | None) -> np.ndarray:
+        """0, then geometric from where random configurations begin to feel log pi to where single sites are frozen."""
+        coldest = max(1.0, COLD / self.typical_step) if coldest is None else float(coldest)
+        if num_temperatures == 1:
+            return np.array([coldest])
+        hottest = min(1.0 / self.spread, coldest / 10 if num_temperatures > 2 else coldest)
+        return np.concatenate([[0.0], np.geomspace(hottest, coldest, num_temperatures - 1)])
+
+    def temper(
+        self, ladder: np.ndarray, chains: int, num_rounds: int, patience: int | None, kernel: Any, kernel_options: Any
+    ) -> None:
+        """Rounds of tempering, in chunks of about a second."""
+        target = self.target
+        if kernel is None:
+            kernel, kernel_options = _default_kernel(target, kernel_options)
+        options = prepare(target, kernel=kernel, kernel_options=kernel_options)
+        spare = min(0.3 * self.left, RESERVED_SWEEPS * self.ascent_cost) if self.max_evaluations else 0.0
+        chains, ladder = _within_budget(target, self.left - spare, chains, ladder)
+        if not chains:
+            return
+        make = eqx.Partial(parallel_tempering, num_temperatures=len(ladder), **options)
+        starts = np.resize(self.theta, (chains, target.space.num_dims))
+        key = jax.random.fold_in(self.key, 1)
+        state = _begin(key, target, jnp.asarray(starts), jnp.asarray(ladder, jnp.result_type(float)), make)
+        self.num_evaluations += chains
+        self.progress.phase("tempering", num_rounds, "rounds")
+        limit = _int(num_rounds if patience is None else patience)
+        seconds = CHUNK_SECONDS if self.max_seconds is None else min(CHUNK_SECONDS, self.max_seconds / 10)
+        count, cost = 1, 0.0
+        try:
+            while self.num_rounds < num_rounds and not self.is_late and cost <= self.left - spare:
+                room = (self.left - spare) / cost if cost else 1
+                count = int(max(1, min(count, num_rounds - self.num_rounds, room)))
+                tick, before = time.perf_counter(), self.num_rounds
+                state = _rounds(key, target, state, _int(count), limit, make)
+                spent = int(np.asarray(state.num_evaluations, np.int64).sum())
+                took = time.perf_counter() - tick
+                self.num_rounds, self.num_evaluations = int(state.num_rounds), self.num_evaluations + spent
+                done = self.num_rounds - before
+                cost = max(cost, spent / max(done, 1))
+                self.take(state, chains)
+                self.progress.update(self.num_rounds, best_log_prob=float(self.log_prob[0]))
+                if done < count or self.num_rounds - int(state.last_gain) >= int(limit):
+                    break  # out of patience
+                if before:  # the first chunk compiled
+                    count = int(np.clip(count * seconds / max(took, 1e-4), 1, 8 * count))
+        except KeyboardInterrupt:
+            self.is_complete = False
+
+    @property
+    def is_late(self) -> bool:
+        return self.max_seconds is not None and time.perf_counter() - self.started > self.max_seconds
+
+    def take(self, state: "_Rounds", chains: int) -> None:
+        """The best of every ladder, and where its cold end is now."""
+        theta = np.concatenate([np.asarray(state.best), np.asarray(state.ladders.position)])
+        log_prob = np.concatenate([np.asarray(state.best_log_prob, float), np.asarray(state.ladders.log_prob, float)])
+        self.keep(theta, log_prob, 2 * chains)
+        self.betas = np.asarray(state.tuning.betas)
+        self.note()
+
+    def ascend(self) -> None:
+        """Coordinate ascent of the candidates, until none of them improves."""
+        self.progress.phase("ascent")
+        target = self.target
+        offsets = _offsets(target.space.max_size)
+        per_row = self.ascent_cost
+        num_rows = int(np.clip(self.left / (4 * per_row), 1, len(self.theta)))
+        theta = self.theta[:num_rows]
+        if num_rows > self.left:
+            return
+        # tempering knows log pi only up to the rounding of beta log pi / beta
+        self.theta, self.log_prob = theta, evaluate(target, theta)
+        self.keep(self.theta, self.log_prob, num_rows)
+        self.num_evaluations += num_rows
+        theta, log_prob = self.theta, self.log_prob
+        try:
+            for sweep in range(MAX_SWEEPS):
+                if not len(theta) or len(theta) * per_row > self.left:
+                    return
+                swept = _ascend(target, jnp.asarray(theta), jnp.asarray(offsets))
+                self.num_evaluations += len(theta) * per_row
+                new, values, is_changed = (np.asarray(part) for part in swept)
+                is_better = is_changed & (values > log_prob)
+                if not is_better.any():  # the best is among the rows, and no change of one site raises it
+                    self.is_local_maximum = self.log_prob[0] > -np.inf
+                    return
+                theta, log_prob = np.where(is_better[:, None], new, theta), np.where(is_better, values, log_prob)
+                self.keep(theta, log_prob, num_rows)
+                self.progress.update(sweep + 1, best_log_prob=float(self.log_prob[0]))
+        except KeyboardInterrupt:
+            self.is_complete = False
+        finally:
+            self.note()
+
+    def maximum(self) -> Maximum:
+        space, flat = self.target.space, self.theta[0]
+        values = {name: value[0] for name, value in space.decode(flat[None]).items()}
+        columns = zip(*self.history, strict=True)
+        names = ("num_rounds", "num_evaluations", "seconds", "log_prob")
+        return Maximum(
+            theta=values["theta"] if space.is_plain else values,
+            log_prob=float(self.log_prob[0]),
+            flat=flat,
+            is_local_maximum=bool(self.is_local_maximum),
+            is_proven=self.is_proven,
+            is_complete=self.is_complete,
+            num_evaluations=self.num_evaluations,
+            num_rounds=self.num_rounds,
+            history={name: np.asarray(column) for name, column in zip(names, columns, strict=True)},
+            inverse_temperatures=self.betas,
+        )
+
+
+# ---- compiled parts
+
+
+class _Rounds(NamedTuple):
+    """What rounds carry on: ladders, their adaptation, the best so far, and the last round with a gain."""
+
+    ladders: TemperingState
+    tuning: LadderState
+    best: Int[Array, "chain dim"]
+    best_log_prob: Float[Array, " chain"]
+    last_gain: Int[Array, ""]
+    num_rounds: Int[Array, ""]
+    num_evaluations: Int[Array, " chain"]
+
+
+@eqx.filter_jit
+def _begin(key: Array, target: Target, theta: Array, ladder: Array, make: Callable) -> _Rounds:
+    # The ladder is traced, here and in `_rounds`: outside compiled code tempering insists on a cold end at beta = 1.
+    tune = tuning(target, inverse_temperatures=ladder)
+    first = tune.init()
+    ladders = jax.vmap(make(target, **tune.parameters(first)).init)(theta, jax.random.split(key, len(theta)))
+    zero = jnp.zeros((), jnp.int32)
+    none = jnp.zeros(len(theta), jnp.int32)
+    return _Rounds(ladders, first, ladders.position, ladders.log_prob, zero, zero, none)
+
+
+@eqx.filter_jit
+def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: Array, make: Callable) -> _Rounds:
+    """At most `count` more rounds; fewer if `patience` of them bring no gain."""
+    end = state.num_rounds + count
+    tune = tuning(target, inverse_temperatures=state.tuning.betas)
+    num_chains = state.best.shape[0]
+
+    def goes_on(state: _Rounds) -> Bool[Array, ""]:
+        return (state.num_rounds < end) & (state.num_rounds - state.last_gain < patience)
+
+    def one(state: _Rounds) -> _Rounds:
+        sampler = make(target, **tune.parameters(state.tuning))
+        keys = jax.random.split(jax.random.fold_in(key, state.num_rounds), num_chains)
+        ladders, infos = jax.vmap(sampler.step)(keys, state.ladders)
+        place = jnp.argmax(ladders.log_probs, axis=1)
+        value = jnp.take_along_axis(ladders.log_probs, place[:, None], axis=1)[:, 0]
+        theta = jnp.take_along_axis(ladders.positions, place[:, None, None], axis=1)[:, 0]
+        is_better = value > state.best_log_prob
+        num_rounds = state.num_rounds + 1
+        is_gain = jnp.max(value) > jnp.max(state.best_log_prob)
+        return _Rounds(
+            ladders,
+            tune.update(state.tuning, jax.vmap(tune.observe)(ladders, infos)),
+            jnp.where(is_better[:, None], theta, state.best),
+            jnp.where(is_better, value, state.best_log_prob),
+            jnp.where(is_gain, num_rounds, state.last_gain),
+            num_rounds,
+            state.num_evaluations + infos.num_evaluations,
+        )
+
+    return jax.lax.while_loop(goes_on, one, state._replace(num_evaluations=jnp.zeros_like(state.num_evaluations)))
+
+
+@eqx.filter_jit
+def _ascend(
+    target: Target, theta: Int[Array, "row dim"], offsets: Int[Array, " offset"]
+) -> tuple[Int[Array, "row dim"], Float[Array, " row"], Bool[Array, " row"]]:
+    """One sweep of coordinate ascent: each coordinate in turn takes its best value, if that is better."""
+    sizes = jnp.asarray(target.space.sizes)
+    num_dims = target.space.num_dims
+
+    def one(theta: Int[Array, " dim"]) -> tuple[Array, Array, Array]:
+        def cheap(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            theta, log_prob = carry
+            logits = target.site_logits(theta, i)
+            value = jnp.argmax(logits).astype(theta.dtype)
+            return theta.at[i].set(jnp.where(logits[value] > logits[theta[i]], value, theta[i])), log_prob
+
+        def full(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            theta, log_prob = carry
+            values = (theta[i] + offsets) % sizes[i]
+            of_value = lambda k: target.log_prob(theta.at[i].set(k))
+            found = jax.lax.map(of_value, values, batch_size=min(BATCH, values.shape[0]))
+            place = jnp.argmax(found)
+            is_better = found[place] > log_prob
+            theta = theta.at[i].set(jnp.where(is_better, values[place], theta[i]))
+            return theta, jnp.where(is_better, found[place], log_prob)
+
+        if target.site_logits_fn is not None:
+            new, _ = jax.lax.fori_loop(0, num_dims, cheap, (theta, jnp.zeros((), jnp.result_type(float))))
+            log_prob = target.log_prob(new)
+        else:
+            new, log_prob = jax.lax.fori_loop(0, num_dims, full, (theta, target.log_prob(theta)))
+        return new, log_prob, jnp.any(new != theta)
+
+    return jax.vmap(one)(theta)
+
+
+# ---- small parts
+
+
+def _int(value: int) -> Array:
+    return jnp.asarray(value, jnp.int32)
+
+
+def _offsets(max_size: int) -> np.ndarray:
+    """What ascent adds to a coordinate, modulo its size."""
+    if max_size <= MAX_OFFSETS:
+        return np.arange(1, max_size, dtype=np.int32)
+    powers = 2 ** np.arange(0, 24, dtype=np.int32)
+    return np.concatenate([powers[powers < max_size], -powers[powers < max_size]])
+
+
+def _default_kernel(target: Target, options: Any) -> tuple[str, dict[str, Any]]:
+    """Gibbs sweeps: by colours where the target has them, by slices where variables have many values."""
+    chosen = dict(options or {})
+    if target.colours is not None:
+        return "coloured_gibbs", chosen
+    if target.space.max_size <= GIBBS_LIMIT:
+        return "systematic_gibbs", chosen
+    return "slice_gibbs", {"num_updates": target.space.num_dims, **chosen}
+
+
+def _within_budget(target: Target, left: float, chains: int, ladder: np.ndarray) -> tuple[int, np.ndarray]:
+    """Fewer ladders, then fewer temperatures, until some rounds are affordable; no ladder if not even one round is."""
+    values = target.space.max_size - 1
+    per_sweep = target.space.num_dims * min(values, 2 * np.log2(values + 1) if values >= GIBBS_LIMIT else values)
+    per_sweep = 1 if target.site_logits_fn is not None else per_sweep
+    affordable = left / (LEAST_ROUNDS * per_sweep)
+    chains = int(np.clip(affordable / len(ladder), 1, chains))
+    if affordable < len(ladder):
+        places = np.linspace(0, len(ladder) - 1, max(int(affordable), 1)).round().astype(int)
+        ladder = ladder[-1:] if len(places) < 3 else ladder[places]
+    return (0 if per_sweep * len(ladder) * chains > left else chains), ladder
