@@ -136,7 +136,7 @@ def categories_apart(theta):
 
 
 FAILURES = {
-    "interrupted": (lambda: make(is_complete=False), "complete run"),
+    "interrupted": (lambda: make(is_complete=False), "the run was interrupted"),
     "one chain": (lambda: make(num_chains=1, num_draws=2000), "chains 1"),
     "short": (lambda: make(num_draws=60), "least ESS"),
     "apart": (lambda: make(theta=apart(make().theta)), "worst R-hat"),

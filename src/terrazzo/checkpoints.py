@@ -28,6 +28,7 @@ class Setup(NamedTuple):
         history: Training curves, by name.
         transport: The stored transport and its description, or None.
         states: The leaves of the chains' states after warm-up.
+        plan: What the pipeline left, as arrays by name; empty without one.
     """
 
     header: dict[str, Any]
@@ -35,6 +36,7 @@ class Setup(NamedTuple):
     history: dict[str, np.ndarray]
     transport: tuple[bytes, dict[str, Any]] | None
     states: list[np.ndarray]
+    plan: dict[str, np.ndarray]
 
 
 class Checkpoint:
@@ -69,18 +71,19 @@ class Checkpoint:
                     f"{str(self.folder)!r} belongs to a run with {name} = {stored}, not {str(value)[:60]}",
                     "use another folder, or the same options",
                 )
-        groups: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "history": {}, "states": {}}
+        groups: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "history": {}, "states": {}, "plan": {}}
         for name, array in arrays.items():
             group, _, rest = name.partition("/")
             groups[group][rest] = array
         transport = None if header["transport"] is None else (blobs["transport"], header["transport"])
         states = [groups["states"][str(i)] for i in range(len(groups["states"]))]
-        return Setup(header["header"], groups["parameters"], groups["history"], transport, states)
+        return Setup(header["header"], groups["parameters"], groups["history"], transport, states, groups["plan"])
 
     def save_setup(self, setup: Setup) -> None:
         arrays = {f"parameters/{k}": np.asarray(v) for k, v in setup.parameters.items()}
         arrays |= {f"history/{k}": np.asarray(v) for k, v in setup.history.items()}
         arrays |= {f"states/{i}": v for i, v in enumerate(setup.states)}
+        arrays |= {f"plan/{k}": np.asarray(v) for k, v in setup.plan.items()}
         blobs = {} if setup.transport is None else {"transport": setup.transport[0]}
         header = {
             "fingerprint": self.fingerprint,

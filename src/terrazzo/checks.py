@@ -17,6 +17,7 @@ MIN_ESS = 400.0  # in all chains together; below it R-hat and the errors are the
 MIN_CHAINS = 2  # one chain cannot be compared with another; four are better
 MIN_ACCEPTANCE = 1e-3
 MAX_PARETO_K = 0.7  # Vehtari et al. (2024)
+INTERRUPTED = "the run was interrupted"
 HEADLINES = ("worst R-hat", "least ESS")
 
 
@@ -50,6 +51,42 @@ class Verdict(NamedTuple):
         return f"{'trusted' if self.is_trusted else 'not trusted'}: {self.reason}"
 
 
+class Diagnosis(NamedTuple):
+    """All checks of a result; it prints as a table with what to do about those that failed.
+
+    Attributes:
+        verdict: The verdict they make.
+        checks: Every check.
+        evidence: Estimates of log Z, by the way they were made.
+        choice: Why the default sampler moves as it does, if it chose.
+
+    >>> print(Diagnosis(Verdict(True, "fine"), (Check("chains", 4.0, 2.0, True, "run more"),), {}, None))
+    ok   chains  4 (threshold 2)
+    verdict: trusted: fine
+    """
+
+    verdict: Verdict
+    checks: tuple[Check, ...]
+    evidence: dict[str, LogZ]
+    choice: str | None
+
+    def __str__(self) -> str:
+        width = max((len(check.name) for check in self.checks), default=0)
+        lines = []
+        for check in self.checks:
+            mark = "ok  " if check.passed else "NOT " if check.is_decisive else "note"
+            lines.append(f"{mark} {check.name:<{width}}  {figure(check.value)} (threshold {figure(check.threshold)})")
+            if not check.passed:
+                lines.append(f"       -> {check.advice}")
+        for name, value in self.evidence.items():
+            lines.append(f"     {f'log Z, {name}':<{width}}  {value.log_z:.4f} +- {value.standard_error:.2g}")
+        if self.choice is not None:
+            lines.append(f"sampler: {self.choice}")
+        return "\n".join([*lines, f"verdict: {self.verdict}"])
+
+    __repr__ = __str__
+
+
 def chain_checks(
     summary: Summary,
     *,
@@ -71,7 +108,8 @@ def _chain_checks(
     evidence: LogZ | None,
     is_complete: bool,
 ) -> Iterator[Check]:
-    yield Check("complete run", float(is_complete), 1.0, is_complete, "let the run finish")
+    if not is_complete:
+        yield Check(INTERRUPTED, 0.0, 1.0, False, "let the run finish, or continue it from its checkpoint")
     chains = float(num_chains)
     yield Check("chains", chains, float(MIN_CHAINS), chains >= MIN_CHAINS, "run at least 4 chains")
     moved = float(summary.num_dims - num_constant)
@@ -95,7 +133,8 @@ def _chain_checks(
         yield Check("Pareto k", k, MAX_PARETO_K, k <= MAX_PARETO_K, advice, False)
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
+    """A number for a person: four digits, whole numbers whole."""
     return f"{value:.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.4g}"
 
 
@@ -103,9 +142,12 @@ def judge(checks: Sequence[Check], num_chains: int, num_constant: int, num_dims:
     """The verdict: trusted if every decisive check passed."""
     failed = [c for c in checks if c.is_decisive and not c.passed]
     if failed:
-        reasons = "; ".join(f"{c.name} {_figure(c.value)} (wanted {_figure(c.threshold)})" for c in failed)
+        reasons = "; ".join(
+            c.name if c.name == INTERRUPTED else f"{c.name} {figure(c.value)} (wanted {figure(c.threshold)})"
+            for c in failed
+        )
         return Verdict(False, f"{reasons} ({failed[0].advice})")
-    parts = [f"{c.name} {_figure(c.value)}" for c in checks if c.name in HEADLINES]
+    parts = [f"{c.name} {figure(c.value)}" for c in checks if c.name in HEADLINES]
     text = f"{', '.join(parts)}, {num_chains} chains"
     if num_constant:
         text += f", {num_constant} of {num_dims} coordinates constant"

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo.checks import Check, Verdict, chain_checks, judge
+from terrazzo.checks import Check, Diagnosis, Verdict, chain_checks, judge
 from terrazzo.diagnostics import LogZ
 from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
 from terrazzo.spaces import Space
@@ -71,7 +71,8 @@ class Result:
         theta: Flat draws, shape (chain, draw, d), inner integers.
         sample_stats: Per draw, shape (chain, draw): `log_prob`, `acceptance_rate`, `num_evaluations`, and others.
         latent: Latent draws z of shape (chain, draw, d), if they were asked for.
-        evidence: log Z with its standard error, if the sampler gives one.
+        evidence: log Z with its standard error, if the sampler gives one: the most precise of the estimates.
+        evidence_estimates: log Z by each way it was estimated: "importance", "bridge", "tempering".
         transport: The transport used, if there was one.
         provenance: How the draws came about: sampler, options, seed, versions, seconds (anything JSON can hold).
         history: Training curves by name.
@@ -92,6 +93,7 @@ class Result:
     sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
     latent: np.ndarray | None = None
     evidence: LogZ | None = None
+    evidence_estimates: Mapping[str, LogZ] = field(default_factory=dict)
     transport: Any = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, np.ndarray] | None = None
@@ -181,6 +183,16 @@ class Result:
         """Trusted or not, and why, in one line."""
         return judge(self.checks(), self.num_chains, len(self.constant), self.space.num_dims)
 
+    def diagnose(self) -> Diagnosis:
+        """Every check with its number, its threshold and what to do; it prints as a table."""
+        return Diagnosis(self.verdict, tuple(self.checks()), dict(self.evidence_estimates), self.choice)
+
+    @property
+    def choice(self) -> str | None:
+        """Why the default sampler moves as it does, in one line; None if the sampler was given."""
+        found = self.provenance.get("warm-up", {}).get("choice")
+        return None if found is None else f"{found['chosen']} ({found['reason']})"
+
     def __repr__(self) -> str:
         parts = [f"{self.num_chains} chains x {self.num_draws} draws of {_describe_space(self.space)}"]
         if "sampler" in self.provenance:
@@ -258,6 +270,7 @@ class Result:
         header: dict[str, Any] = {
             "space": space_to_json(self.space),
             "evidence": None if self.evidence is None else list(self.evidence),
+            "evidence_estimates": {name: list(value) for name, value in self.evidence_estimates.items()},
             "provenance": self.provenance,
             "has_history": self.history is not None,
             "is_complete": self.is_complete,
@@ -290,6 +303,7 @@ class Result:
                 sample_stats=groups["stats"],
                 latent=arrays.get("latent"),
                 evidence=None if evidence is None else LogZ(*evidence),
+                evidence_estimates={k: LogZ(*v) for k, v in header.get("evidence_estimates", {}).items()},
                 transport=transport,
                 provenance=header["provenance"],
                 history=groups["history"] if header["has_history"] else None,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
@@ -19,6 +20,7 @@ from terrazzo.samplers.base import SamplerSpec, SamplingAlgorithm, as_float
 from terrazzo.targets import Target
 
 BUFFER_BYTES = 2**25
+CHUNK_SECONDS = 1.0
 _ALL, _DEALT = PartitionSpec(), PartitionSpec(AXIS)
 
 
@@ -110,6 +112,17 @@ def warm_up(
         mesh, local, specs, outs, ids, problem, key, start, count, states, tuning_state
     )
     return states, tuning_state, total / jnp.maximum(count, 1).astype(total.dtype)
+
+
+def next_chunk(count: int, seconds: float, *, is_first: bool) -> int:
+    """How many units take about a second; grows gently, and not from the first chunk, which compiled.
+
+    >>> next_chunk(10, 0.25, is_first=False), next_chunk(1, 9.0, is_first=True)
+    (40, 1)
+    """
+    if is_first:
+        return max(1, count)
+    return int(np.clip(count * CHUNK_SECONDS / max(seconds, 1e-4), 1, 8 * count))
 
 
 def buffer_length(num_chains: int, num_dims: int, itemsize: int, draws: int, keep_latent: bool) -> int:

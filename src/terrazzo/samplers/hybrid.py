@@ -89,7 +89,7 @@ def global_move(
 
 def hybrid(
     target: Target,
-    transport: AbstractTransport,
+    transport: AbstractTransport | None,
     *,
     local: Any = "gibbs",
     local_options: Any = None,
@@ -101,7 +101,7 @@ def hybrid(
 
     Args:
         target: The target.
-        transport: The transport.
+        transport: The transport; None leaves the global move out.
         local: The local sampler: a name of the registry, or a function `target -> SamplingAlgorithm`.
         local_options: Its keyword arguments.
         num_local: How many of its steps go with one global move (may be traced: changing it does not recompile).
@@ -116,14 +116,17 @@ def hybrid(
     (3,)
     """
     local_sampler = resolve_kernel(local, local_options)(target)
-    jump = global_move(target, transport, move=move, scale=scale)
+    jump = None if transport is None else global_move(target, transport, move=move, scale=scale)
 
     def init(position: Int[Array, " dim"], rng_key: Array) -> State:
         return State(position, target.log_prob(position))
 
     def step(rng_key: Array, state: State) -> tuple[State, HybridInfo]:
         jump_key, start_key, walk_key = jax.random.split(rng_key, 3)
-        state, rate, is_accepted = jump(jump_key, state)
+        rate, is_accepted = as_float(0.0), jnp.asarray(False)
+        if jump is not None:
+            state, rate, is_accepted = jump(jump_key, state)
+        num_global = 0 if jump is None else 1
         count = jnp.asarray(num_local, jnp.int32)
         inner = local_sampler.init(state.position, start_key)
 
@@ -133,9 +136,10 @@ def hybrid(
             return inner, acceptance + as_float(info.acceptance_rate), evaluations + info.num_evaluations
 
         # One evaluation for the proposal, and one to start the local sampler.
-        start = (inner, as_float(rate), jnp.asarray(2, jnp.int32))
+        start = (inner, as_float(rate), jnp.asarray(num_global + 1, jnp.int32))
         inner, acceptance, evaluations = jax.lax.fori_loop(0, count, walk, start)
-        info = HybridInfo(acceptance / (1.0 + count.astype(acceptance.dtype)), is_accepted, evaluations, as_float(rate))
+        num_moves = jnp.maximum(num_global + count, 1).astype(acceptance.dtype)
+        info = HybridInfo(acceptance / num_moves, is_accepted, evaluations, as_float(rate))
         return State(inner.position, inner.log_prob), info
 
     return SamplingAlgorithm(init, step)

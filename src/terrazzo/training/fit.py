@@ -6,6 +6,7 @@ returned. When it has stopped improving, the learning rate is cut, and after two
 """
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -151,6 +152,8 @@ def fit(
     patience: int | None = None,
     check_every: int = 100,
     num_groups: int | None = None,
+    check_objective: ReverseKL | ForwardKL | None = None,
+    should_stop: Callable[[], bool] | None = None,
     progress: Any = None,
 ) -> Fitted:
     """Trains a transport for a target; the defaults are the paper's (Adam 1e-3, batch 128, 10,000 steps).
@@ -171,6 +174,8 @@ def fit(
         check_every: Steps between held-out checks.
         num_groups: Groups into which a batch is split and dealt out over devices; by default one per accelerator.
             The same number of groups gives the same weights on any number of devices, up to rounding.
+        check_objective: What held-out checks evaluate, if not the objective itself: forward KL on draws kept apart, say.
+        should_stop: Asked after every check; True ends training (a budget is spent).
         progress: A `Progress` whose current phase is updated, or None.
 
     Returns:
@@ -199,6 +204,7 @@ def fit(
         raise OptionError("transport", "was built for another space than the target's", "build it for this space")
     began = time.perf_counter()
     objective = (reverse_kl() if objective is None else objective).resolve(transport, target)
+    checked = objective if check_objective is None else check_objective.resolve(transport, target)
     num_groups = devices.default_groups() if num_groups is None else num_groups
     group_size = -(-batch_size // num_groups)
     mesh = devices.make_mesh(num_groups)
@@ -236,7 +242,7 @@ def fit(
         if progress is not None:
             progress.update(step, loss=float(rows["loss"][count - 1]), is_ess=float(rows["is_ess"][count - 1]))
         if step % check_every == 0 or step == num_steps:
-            value = float(_held_out(objective, carry.params, static, target, check_key)[0])
+            value = float(_held_out(checked, carry.params, static, target, check_key)[0])
             checks.append((step, value))
             if step < anneal_steps:
                 continue
@@ -249,6 +255,8 @@ def fit(
                 if cut == len(LEARNING_RATE_CUTS):
                     reason = "converged"
                     break
+            if should_stop is not None and should_stop():
+                break
     if not np.isfinite(best_value):
         if reason.startswith("non-finite") and not checks:
             raise TrainingError(

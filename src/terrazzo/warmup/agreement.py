@@ -1,0 +1,126 @@
+"""The checks that need more than the draws: what was found without the transport, against what the chains say.
+
+Mode loss passes every usual check (DESIGN section 3, trap 4). Here the final draws are held against the tempered
+exploration in four ways, each a `Check` with its number and its remedy:
+
+- R-hat between chains that started from the transport and chains that started from tempered draws;
+- the means of log pi and of every coordinate, final against tempered;
+- the share of tempered draws heavier than any of the transport's own (decisive only while its weights look healthy),
+  and the same share among the final draws;
+- log Z by the transport, by the bridge and by tempering.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from terrazzo.checks import Check
+from terrazzo.diagnostics import LogZ, bridge_log_z
+from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
+from terrazzo.targets import Target
+from terrazzo.transports import posterior_log_weights
+from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, thinned
+
+MAX_START_R_HAT = 1.02
+MAX_SHARE_BEYOND = 0.02
+MAX_EVIDENCE_GAP = 5.0  # standard errors; few ladders make heavy tails
+SMALL_GAP = 0.02  # nats that no one minds, whatever the standard errors claim
+MAX_PARETO_K = 0.7
+LOST = "a mode may be lost: train the transport longer or on more draws, or use parallel_tempering"
+
+
+class Agreement:
+    """Compares a run with its warm-up.
+
+    Args:
+        key: A JAX key (for lifts).
+        target: The target.
+        plan: What warm-up left.
+        theta: The final draws, (chain, draw, dim).
+        log_prob: Their log pi.
+    """
+
+    def __init__(self, key: Array, target: Target, plan: Plan, theta: np.ndarray, log_prob: np.ndarray):
+        self.plan, self.theta, self.log_prob = plan, theta, log_prob
+        self.final_log_weights = None
+        if plan.weighed is not None and theta.shape[1] >= 4:
+            part = thinned(theta, MAX_WEIGHED)
+            weights = posterior_log_weights(jax.random.fold_in(key, 1), plan.transport, target, part)
+            self.final_log_weights = np.asarray(weights, float)
+
+    def checks(self) -> tuple[Check, ...]:
+        """All checks that apply."""
+        if self.theta.shape[1] < 4:
+            return ()
+        return (*self._starts(), *self._draws(), *self._weights(), *self._evidence())
+
+    def estimates(self) -> dict[str, LogZ]:
+        """log Z by each way there is: "importance", "bridge", "tempering"."""
+        found: dict[str, LogZ] = {}
+        if self.plan.weighed is not None:
+            found["importance"] = self.plan.weighed.evidence
+            if self.final_log_weights is not None and self.final_log_weights.shape[1] >= 4:
+                found["bridge"] = bridge_log_z(self.plan.weighed.own_log_weights, self.final_log_weights)
+        if self.plan.explored.evidence is not None:
+            found["tempering"] = self.plan.explored.evidence
+        return {name: value for name, value in found.items() if np.isfinite(value.log_z)}
+
+    # ---- the four
+
+    def _features(self, theta: np.ndarray, log_prob: np.ndarray) -> np.ndarray:
+        return np.concatenate([theta.astype(float), log_prob[..., None].astype(float)], axis=-1)
+
+    def _starts(self) -> Any:
+        is_pushed = self.plan.is_from_transport
+        if is_pushed.any() and not is_pushed.all():
+            value = start_r_hat(self._features(self.theta, self.log_prob), is_pushed)
+            yield Check("R-hat between starts", value, MAX_START_R_HAT, not value > MAX_START_R_HAT, LOST)
+
+    def _draws(self) -> Any:
+        explored = self.plan.explored
+        out = disagreement(self._features(explored.theta, explored.log_prob), self._features(self.theta, self.log_prob))
+        advice = "the chains and the tempered exploration disagree: run longer, or explore longer"
+        yield Check("difference from tempered draws (s.e.)", out.z, out.limit, out.z <= out.limit, advice)
+
+    def _weights(self) -> Any:
+        weighed = self.plan.weighed
+        if weighed is None:
+            return
+        share, error = share_beyond(weighed.own_log_weights, weighed.tempered_log_weights)
+        is_decisive = self.plan.uses_transport and weighed.evidence.pareto_k <= MAX_PARETO_K
+        is_fine = share - 3 * error <= MAX_SHARE_BEYOND
+        yield Check("tempered draws beyond the transport", share, MAX_SHARE_BEYOND, is_fine, LOST, is_decisive)
+        if self.final_log_weights is not None:
+            top = weighed.own_log_weights.max()
+            # Only whether a draw is beyond: the weights themselves are biased, being what the transport was trained on.
+            pairs = [(w > top).astype(float)[..., None] for w in (weighed.tempered_log_weights, self.final_log_weights)]
+            out = disagreement(*pairs)
+            yield Check("the same, tempered against final (s.e.)", out.z, out.limit, out.z <= out.limit, LOST)
+
+    def _evidence(self) -> Any:
+        estimates = self.estimates()
+        if "tempering" not in estimates:
+            return
+        for name in ("importance", "bridge"):
+            if name not in estimates:
+                continue
+            gap = evidence_gap(estimates[name], estimates["tempering"])
+            if np.isnan(gap):
+                continue
+            is_close = abs(estimates[name].log_z - estimates["tempering"].log_z) < SMALL_GAP
+            has_error = name == "bridge" or estimates[name].pareto_k <= MAX_PARETO_K
+            label = f"log Z, {name} against tempering (s.e.)"
+            passed = gap <= MAX_EVIDENCE_GAP or is_close
+            yield Check(label, gap, MAX_EVIDENCE_GAP, passed, LOST, self.plan.uses_transport and has_error)
+
+
+def best_estimate(estimates: dict[str, LogZ]) -> LogZ | None:
+    """The estimate with the smallest standard error; importance sampling only while its weights look healthy."""
+    usable = {
+        name: value for name, value in estimates.items()
+        if np.isfinite(value.standard_error) and not (name == "importance" and value.pareto_k > MAX_PARETO_K)
+    }  # fmt: skip
+    pool = usable or estimates
+    return min(pool.values(), key=lambda v: np.inf if np.isnan(v.standard_error) else v.standard_error, default=None)

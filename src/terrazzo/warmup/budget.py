@@ -1,0 +1,66 @@
+"""What a run may spend, and how warm-up deals it out.
+
+Warm-up takes at most 0.4 of the whole: exploration 0.3 of that, training 0.5, the trial 0.2. A phase may use what
+earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run reproducible; budgets in seconds
+do not, because what fits into a second differs from run to run, and the result says what was done.
+"""
+
+import time
+
+from terrazzo.errors import OptionError
+
+SHARES = {"exploration": 0.3, "training": 0.8, "trial": 1.0}  # cumulative: what may be spent at the end of each phase
+WARMUP_SHARE = 0.4  # of a whole run
+
+
+class Budget:
+    """Seconds or evaluations for a whole run; None is without a limit.
+
+    >>> budget = Budget(evaluations=1000)
+    >>> budget.spend_evaluations("exploration", 200)
+    >>> budget.is_spent("exploration"), budget.is_spent("training")
+    (True, False)
+    """
+
+    def __init__(self, *, seconds: float | None = None, evaluations: float | None = None):
+        for name, value in (("max_seconds", seconds), ("max_evaluations", evaluations)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise OptionError(name, f"must be a positive number, got {value!r}", "leave it out for no limit")
+        self.began = time.perf_counter()
+        self.seconds = None if seconds is None else float(seconds)
+        self.evaluations = None if evaluations is None else float(evaluations)
+        self.spent: dict[str, int] = dict.fromkeys((*SHARES, "sampling"), 0)
+
+    def spend_evaluations(self, phase: str, count: int) -> None:
+        """Notes that a phase evaluated the target `count` times."""
+        self.spent[phase] += count
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the run began."""
+        return time.perf_counter() - self.began
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the whole run must end."""
+        is_late = self.seconds is not None and self.elapsed >= self.seconds
+        return is_late or (self.evaluations is not None and sum(self.spent.values()) >= self.evaluations)
+
+    @property
+    def warmup_seconds(self) -> float | None:
+        """Seconds all of warm-up may take."""
+        return None if self.seconds is None else WARMUP_SHARE * self.seconds
+
+    def seconds_left(self, phase: str) -> float | None:
+        """Seconds until this phase must end."""
+        return None if self.warmup_seconds is None else max(SHARES[phase] * self.warmup_seconds - self.elapsed, 0.0)
+
+    def evaluations_left(self, phase: str) -> float | None:
+        """Evaluations this phase may still use."""
+        if self.evaluations is None:
+            return None
+        return max(SHARES[phase] * WARMUP_SHARE * self.evaluations - sum(self.spent.values()), 0.0)
+
+    def is_spent(self, phase: str) -> bool:
+        """Whether this phase must end."""
+        return self.seconds_left(phase) == 0.0 or self.evaluations_left(phase) == 0.0

@@ -1,0 +1,251 @@
+"""Tempered exploration: parallel tempering from overdispersed starts, before anything is learned.
+
+What it finds is used three times: as the draws a transport is trained on, as the starts of half of the chains, and as
+evidence from outside the transport against which the final draws are checked (DESIGN section 3, traps 4 and 11).
+
+The ladder's length follows the problem. With rejection rates r_i of neighbours the barrier Lambda = sum_i r_i hardly
+depends on the ladder, and configurations travel it fastest with about 2 Lambda + 1 rungs; the first rounds measure
+Lambda, and if the first ladder is far off, the rungs are dealt out anew.
+
+Reference: Syed, Bouchard-Cote, Deligiannidis, Doucet (2022), Non-reversible parallel tempering, JRSS B 84.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from terrazzo import devices, running
+from terrazzo.diagnostics import LogZ, ess, rhat
+from terrazzo.progress import Progress
+from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.tempered_runs import ladder_evidence
+from terrazzo.samplers.tempering import LadderState, TemperingState, equalised
+from terrazzo.targets import Target
+from terrazzo.warmup.budget import Budget
+from terrazzo.warmup.locals import exploring_kernel
+
+FIRST_RUNGS, MOST_RUNGS = 12, 96
+ADAPT_ROUNDS = 184  # windows of 8, 16, 32, 64 move the ladder; the last 64 rounds measure it
+BLOCK_ROUNDS = 100  # draws between two looks at the ladders
+GOOD_R_HAT = 1.02
+GOOD_ESS = 400.0
+
+
+class Explored(NamedTuple):
+    """What exploration found.
+
+    Attributes:
+        theta: Cold draws, (ladder, draw, dim).
+        log_prob: Their log pi, (ladder, draw).
+        log_probs: log pi of every replica, (ladder, draw, replica), hottest first.
+        inverse_temperatures: The frozen ladder.
+        barrier: The global barrier Lambda.
+        evidence: log Z from all replicas.
+        kernel: The kernel inside the ladder.
+        kernel_options: Its options.
+        num_moves: Its steps between swaps.
+        num_rounds: Rounds, adaptation included.
+        num_evaluations: Evaluations of the target by all ladders.
+        r_hat: The worst R-hat between ladders.
+        seconds: Wall time, compilation included.
+        round_seconds: Wall time of one round of all ladders, compiled.
+    """
+
+    theta: np.ndarray
+    log_prob: np.ndarray
+    log_probs: np.ndarray
+    inverse_temperatures: np.ndarray
+    barrier: float
+    evidence: LogZ | None
+    kernel: str
+    kernel_options: dict[str, Any]
+    num_moves: int
+    num_rounds: int
+    num_evaluations: int
+    r_hat: float
+    seconds: float
+    round_seconds: float
+
+    def describe(self) -> dict[str, Any]:
+        """What a result keeps of it."""
+        return {
+            "ladders": self.theta.shape[0], "temperatures": len(self.inverse_temperatures),
+            "barrier": round(self.barrier, 2), "kernel": self.kernel, "rounds": self.num_rounds,
+            "kept": int(self.theta.shape[1]), "evaluations": self.num_evaluations, "r_hat": self.r_hat,
+            "mean_log_prob": float(self.log_prob.mean()), "seconds": round(self.seconds, 2),
+            "log_z": None if self.evidence is None else [self.evidence.log_z, self.evidence.standard_error],
+        }  # fmt: skip
+
+
+def default_num_ladders() -> int:
+    """Independent ladders: few on a CPU, many where they run side by side."""
+    return 8 if jax.default_backend() == "cpu" else 64
+
+
+def deal_rungs(betas: Array, rejections: Array, num_rungs: int) -> np.ndarray:
+    """A ladder of `num_rungs` on which all pairs would reject equally often.
+
+    >>> deal_rungs(jnp.array([0.0, 0.5, 1.0]), jnp.array([0.4, 0.4]), 5).round(3).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    places = np.linspace(0.0, 1.0, num_rungs)
+    old = np.linspace(0.0, 1.0, len(betas))
+    return np.interp(places, old, np.asarray(equalised(betas, rejections), float))
+
+
+class _Ladders:
+    """The ladders and their loops, in chunks that show progress."""
+
+    def __init__(self, key: Array, target: Target, num_ladders: int, progress: Progress, budget: Budget):
+        self.target, self.progress, self.budget = target, progress, budget
+        self.kernel, options, self.num_moves = exploring_kernel(target)
+        self.spec = REGISTRY["parallel_tempering"]
+        chosen = {"kernel": self.kernel, "kernel_options": options, "num_moves": self.num_moves}
+        assert self.spec.prepare is not None
+        self.options = self.spec.prepare(target, **chosen)
+        self.mesh = devices.make_mesh(num_ladders)
+        self.start_key, self.init_key, self.adapt_key, self.draw_key = jax.random.split(key, 4)
+        self.num_ladders, self.num_rounds, self.num_evaluations, self.round_seconds = num_ladders, 0, 0, np.inf
+        self.betas = np.zeros(0)
+        self.barrier = 0.0
+        self.states: Any = None
+
+    def problem(self, options: dict[str, Any]) -> running.Problem:
+        return running.Problem(self.target, None, {**self.options, **options})
+
+    def begin(self, starts: np.ndarray | None) -> None:
+        theta = self.target.possible_starts(self.start_key, self.num_ladders) if starts is None else starts
+        theta = devices.deal(self.mesh, jnp.asarray(theta, jnp.int32))
+        options = {"num_temperatures": FIRST_RUNGS}
+        self.states = running.start(self.mesh, self.spec, self.problem(options), {}, self.init_key, theta)
+
+    def adapt(self, betas: np.ndarray | None, num_rounds: int) -> None:
+        """Moves the ladder for some rounds, from the given one or the default."""
+        given = {} if betas is None else {"inverse_temperatures": jnp.asarray(betas, jnp.result_type(float))}
+        options = {"num_temperatures": FIRST_RUNGS} | given
+        assert self.spec.tuning is not None
+        first: LadderState = self.spec.tuning(self.target, **options).init()
+        tuning_state = devices.replicate(self.mesh, first)
+        # The ladder is in the tuning state; the loop sees only how long it is.
+        problem = self.problem({"num_temperatures": len(tuning_state.betas)})
+        done, chunk = 0, 1
+        while done < num_rounds and not (self.budget.is_spent("exploration") and done > 0):
+            count = min(chunk, num_rounds - done)
+            tick = time.perf_counter()
+            self.states, tuning_state, _ = running.warm_up(
+                self.mesh, self.spec, problem, self.adapt_key, jnp.asarray(self.num_rounds, jnp.int32),
+                jnp.asarray(count, jnp.int32), self.states, tuning_state,
+            )  # fmt: skip
+            best = float(np.asarray(self.states.log_prob).max())
+            chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
+            done += count
+            self.num_rounds += count
+            self.progress.update(self.num_rounds, best_log_prob=best, temperatures=len(tuning_state.betas))
+        counted = max(int(tuning_state.num_rounds), 1)
+        rejections = np.asarray(tuning_state.rejections, float) / counted
+        self.betas, self.rejections = np.asarray(tuning_state.betas, float), rejections
+        self.barrier = float(rejections.sum())
+
+    def redeal(self) -> bool:
+        """Gives a ladder that is too short the length its barrier asks for; every rung starts from the nearest one."""
+        wanted = min(int(np.ceil(2 * self.barrier)) + 1, MOST_RUNGS)
+        if wanted <= 1.3 * len(self.betas):  # a ladder that is too long costs less than compiling a shorter one
+            return False
+        real = jnp.result_type(float)
+        betas = deal_rungs(jnp.asarray(self.betas, real), jnp.asarray(self.rejections, real), wanted)
+        nearest = np.abs(betas[:, None] - self.betas[None]).argmin(axis=1)
+        old = self.states
+        positions, log_probs = old.positions[:, nearest], old.log_probs[:, nearest]
+        states = TemperingState(old.position, old.log_prob, positions, log_probs, jnp.zeros_like(old.parity))
+        self.states, self.betas = devices.deal(self.mesh, states), betas
+        return True
+
+    def draw(self, first: int, count: int) -> dict[str, np.ndarray]:
+        """`count` kept rounds from round `first` of the frozen ladder."""
+        parameters = {"inverse_temperatures": jnp.asarray(self.betas, jnp.result_type(float))}
+        rows, done, chunk = [], 0, 1 if first == 0 else count
+        while done < count:
+            size = min(chunk, count - done)
+            tick = time.perf_counter()
+            self.states, out = running.draw(
+                self.mesh, self.spec, self.problem({}), BLOCK_ROUNDS, False, parameters, self.draw_key,
+                jnp.asarray(first + done, jnp.int32), jnp.asarray(size, jnp.int32), jnp.ones((), jnp.int32),
+                self.states,
+            )  # fmt: skip
+            rows.append({name: np.asarray(x[:size]) for name, x in out.items()})
+            elapsed = time.perf_counter() - tick
+            chunk = running.next_chunk(size, elapsed, is_first=first + done == 0)
+            if first + done > 0:
+                self.round_seconds = min(self.round_seconds, elapsed / size)
+            done += size
+            self.num_rounds += size
+            best = float(rows[-1]["log_prob"].max())
+            self.progress.update(self.num_rounds, best_log_prob=best, temperatures=len(self.betas))
+        joined = {name: np.moveaxis(np.concatenate([r[name] for r in rows]), 0, 1) for name in rows[0]}
+        self.num_evaluations += int(joined["num_evaluations"].sum())
+        return joined
+
+
+def worst_agreement(theta: np.ndarray, log_prob: np.ndarray) -> tuple[float, float]:
+    """The worst R-hat and the least ESS of log pi and of all coordinates that moved; (ladder, draw, ...)."""
+    series = np.concatenate([theta.astype(float), log_prob[..., None]], axis=-1)
+    series = series[..., np.ptp(series, axis=(0, 1)) > 0]
+    if not series.shape[-1]:
+        return 1.0, float(log_prob.size)
+    return float(np.nanmax(rhat(series))), float(np.nanmin(ess(series)))
+
+
+def explore(
+    key: Array,
+    target: Target,
+    *,
+    budget: Budget,
+    progress: Progress,
+    num_ladders: int | None = None,
+    max_rounds: int = 1000,
+    starts: np.ndarray | None = None,
+) -> Explored:
+    """Parallel tempering until the ladders agree, or the rounds or the budget are spent.
+
+    Args:
+        key: A JAX key.
+        target: The target.
+        budget: What warm-up may spend.
+        progress: Its current phase is updated.
+        num_ladders: Independent ladders; 8 on a CPU, 64 on an accelerator.
+        max_rounds: The most kept rounds.
+        starts: Where the ladders start, (ladder, dim); uniform over the possible configurations if None.
+
+    Returns:
+        An `Explored`. The number of rounds depends on the draws and the budget alone, not on timings, unless the
+        budget is in seconds.
+    """
+    began = time.perf_counter()
+    ladders = _Ladders(key, target, num_ladders or default_num_ladders(), progress, budget)
+    progress.phase("exploring", 2 * ADAPT_ROUNDS + max_rounds, "rounds")
+    ladders.begin(starts)
+    ladders.adapt(None, ADAPT_ROUNDS)
+    if ladders.redeal():
+        ladders.adapt(ladders.betas, ADAPT_ROUNDS)
+    blocks: list[dict[str, np.ndarray]] = []
+    r_hat = np.inf
+    while len(blocks) * BLOCK_ROUNDS < max_rounds:
+        blocks.append(ladders.draw(len(blocks) * BLOCK_ROUNDS, BLOCK_ROUNDS))
+        budget.spend_evaluations("exploration", int(blocks[-1]["num_evaluations"].sum()))
+        kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
+        joined = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
+        r_hat, least = worst_agreement(joined["theta"], joined["log_prob"])
+        progress.update(ladders.num_rounds, worst_r_hat=r_hat)
+        if (r_hat < GOOD_R_HAT and least > GOOD_ESS) or budget.is_spent("exploration"):
+            break
+    evidence = ladder_evidence(jax.random.fold_in(key, 1), target, joined["replica_log_probs"], ladders.betas)
+    return Explored(
+        joined["theta"], joined["log_prob"], joined["replica_log_probs"], ladders.betas, ladders.barrier, evidence,
+        ladders.kernel, ladders.options["kernel_options"], ladders.num_moves, ladders.num_rounds,
+        ladders.num_evaluations, r_hat,
+        time.perf_counter() - began, ladders.round_seconds,
+    )  # fmt: skip

@@ -1,0 +1,264 @@
+"""The pipeline: tempered exploration -> a transport learned from it -> a trial -> a plan that is frozen.
+
+Nothing here touches exactness: whatever is chosen, the chains that follow leave pi invariant. The plan also carries
+what the verdict needs from outside the transport: tempered draws, their weights, and a second estimate of log Z.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from terrazzo import devices
+from terrazzo.diagnostics import LogZ, importance_summary
+from terrazzo.progress import Progress
+from terrazzo.samplers import REGISTRY
+from terrazzo.targets import Target
+from terrazzo.transports import AbstractTransport, posterior_log_weights, sample_transport
+from terrazzo.warmup.budget import Budget
+from terrazzo.warmup.exploration import Explored, explore
+from terrazzo.warmup.learning import learn
+from terrazzo.warmup.trial import Choice, Trial
+
+OWN_DRAWS = 8192
+MAX_WEIGHED = 4096  # tempered draws whose weights are looked at
+
+
+class Weighed(NamedTuple):
+    """The transport's own draws and weights, and the weights of the tempered draws.
+
+    Attributes:
+        theta: Draws of the transport that are possible, (draw, dim).
+        own_log_weights: Weights of all its draws, (draw,).
+        tempered_log_weights: Weights of (a thinned set of) tempered draws, (ladder, draw).
+        evidence: log Z by importance sampling.
+        acceptance: The acceptance an independence move would have in stationarity.
+    """
+
+    theta: np.ndarray
+    own_log_weights: np.ndarray
+    tempered_log_weights: np.ndarray
+    evidence: LogZ
+    acceptance: float
+
+
+class Plan(NamedTuple):
+    """What runs after warm-up, and what warm-up leaves for the verdict.
+
+    Attributes:
+        sampler: The sampler's name.
+        options: Keyword arguments of its factory.
+        transport: The learned transport, or None.
+        uses_transport: Whether the sampler moves through it.
+        explored: The tempered draws.
+        weighed: What the transport says of itself and of them, or None.
+        starts: Where the chains start, (chain, dim).
+        is_from_transport: Which chains start from the transport.
+        history: Training curves.
+        description: What the result keeps of all this.
+    """
+
+    sampler: str
+    options: dict[str, Any]
+    transport: AbstractTransport | None
+    uses_transport: bool
+    explored: Explored
+    weighed: Weighed | None
+    starts: np.ndarray
+    is_from_transport: np.ndarray
+    history: dict[str, np.ndarray]
+    description: dict[str, Any]
+
+
+def thinned(draws: np.ndarray, limit: int) -> np.ndarray:
+    """At most about `limit` draws of all chains, evenly spaced; (chain, draw, ...)."""
+    per_chain = max(1, limit // draws.shape[0])
+    step = max(1, -(-draws.shape[1] // per_chain))
+    return draws[:, ::-1][:, ::step][:, ::-1]
+
+
+def weigh(key: Array, transport: AbstractTransport, target: Target, explored: Explored) -> Weighed:
+    """Draws from the transport, and weighs them and the tempered draws."""
+    own_key, lift_key = jax.random.split(key)
+    own = sample_transport(own_key, transport, target, OWN_DRAWS)
+    weights = np.asarray(own.log_weights, float)
+    tempered = np.asarray(
+        posterior_log_weights(lift_key, transport, target, thinned(explored.theta, MAX_WEIGHED)), float
+    )
+    pairs = np.random.default_rng(0).choice(weights, tempered.size)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rates = np.exp(np.minimum(0.0, pairs - tempered.ravel()))
+    possible = np.isfinite(np.asarray(own.log_prob))
+    return Weighed(
+        np.asarray(own.theta)[possible], weights, tempered, importance_summary(weights), float(np.nanmean(rates))
+    )
+
+
+def spread_starts(explored: Explored, weighed: Weighed | None, num_chains: int) -> tuple[np.ndarray, np.ndarray]:
+    """Half of the chains start from the transport, half from the tempered draws (all, if there is no transport)."""
+    ladders, kept, dim = explored.theta.shape
+    turns = -(-num_chains // ladders)
+    places = np.linspace(kept - 1, kept // 2, turns).astype(int)  # the latest first
+    tempered = explored.theta[:, places].swapaxes(0, 1).reshape(-1, dim)[:num_chains]
+    starts = tempered.astype(np.int32)
+    is_pushed = np.zeros(num_chains, bool)
+    if weighed is not None and len(weighed.theta) >= num_chains // 2:
+        is_pushed[: num_chains // 2] = True
+        starts[is_pushed] = weighed.theta[: num_chains // 2]
+    return starts, is_pushed
+
+
+def make_plan(
+    key: Array,
+    target: Target,
+    transport: AbstractTransport | None,
+    *,
+    num_chains: int,
+    mesh: Mesh,
+    length: int,
+    training: Mapping[str, Any] | bool | None,
+    exploration: Mapping[str, Any],
+    fixed: tuple[str, dict[str, Any]] | None,
+    budget: Budget,
+    progress: Progress,
+) -> Plan:
+    """Explores, learns, tries, and returns what to run.
+
+    Args:
+        key: A JAX key.
+        target: The target.
+        transport: An untrained transport (or a trained one, with `training=False`), or None.
+        num_chains: The chains of the run to come.
+        mesh: Their devices.
+        length: Draws a chunk of that run can hold.
+        training: Options of training; False leaves the transport as it is.
+        exploration: Options of `explore`.
+        fixed: A sampler's name and options that the user chose; None to choose by trial.
+        budget: What all this may spend.
+        progress: Where phases show.
+    """
+    explore_key, learn_key, weigh_key, trial_key = jax.random.split(key, 4)
+    explored = explore(explore_key, target, budget=budget, progress=progress, **exploration)
+    description: dict[str, Any] = {"exploration": explored.describe()}
+    history: dict[str, np.ndarray] = {}
+    weighed = None
+    if transport is not None:
+        if training is not False:
+            settings = dict(training) if isinstance(training, Mapping) else {}
+            learned = learn(learn_key, transport, target, explored, budget=budget, progress=progress, settings=settings)
+            transport, history = learned.transport, learned.history
+            description["training"] = learned.summary
+        progress.phase("weighing the transport")
+        weighed = weigh(weigh_key, transport, target, explored)
+        description["transport"] = {
+            "is_ess": weighed.evidence.ess / len(weighed.own_log_weights), "acceptance": weighed.acceptance,
+            "pareto_k": weighed.evidence.pareto_k,
+        }  # fmt: skip
+        transport = placed(mesh, transport)
+    starts, is_pushed = spread_starts(explored, weighed, num_chains)
+    if fixed is not None:
+        name, options = fixed
+        uses = "transport" in REGISTRY[name].needs
+    else:
+        from_tempering, _ = spread_starts(explored, None, num_chains)
+        trial = Trial(
+            trial_key, target, transport, explored, from_tempering, mesh=mesh, length=length,
+            global_acceptance=1.0 if weighed is None else weighed.acceptance, budget=budget, progress=progress,
+        )  # fmt: skip
+        choice: Choice = trial.run()
+        name, options, uses = choice.row.sampler, choice.row.options, choice.row.uses_transport
+        description["choice"] = choice.describe()
+    return Plan(name, options, transport, uses, explored, weighed, starts, is_pushed, history, description)
+
+
+def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport | None:
+    """The transport on every device of the chains' mesh: training may have left it on one."""
+    arrays, static = eqx.partition(transport, eqx.is_array)
+    return eqx.combine(devices.replicate(mesh, arrays), static)
+
+
+# ---- to and from a checkpoint
+
+
+def plan_arrays(plan: Plan) -> dict[str, np.ndarray]:
+    """Everything of a plan that is not in its description, as arrays by name."""
+    explored = {name: value for name, value in plan.explored._asdict().items() if isinstance(value, np.ndarray)}
+    arrays = {f"explored.{name}": value for name, value in explored.items()}
+    if plan.weighed is not None:
+        fields = ("theta", "own_log_weights", "tempered_log_weights")
+        arrays |= {f"weighed.{name}": getattr(plan.weighed, name) for name in fields}
+    arrays |= {"starts": plan.starts, "is_from_transport": plan.is_from_transport}
+    for name, value in plan.options.items():
+        if name in ("local_options", "kernel_options"):
+            arrays |= {f"{name}.{k}": np.asarray(v) for k, v in value.items() if eqx.is_array(v)}
+        elif eqx.is_array(value):
+            arrays[f"options.{name}"] = np.asarray(value)
+    return arrays
+
+
+def plan_header(plan: Plan) -> dict[str, Any]:
+    """The rest of a plan, as JSON can hold it."""
+    rest = {
+        name: value for name, value in plan.explored._asdict().items()
+        if isinstance(value, str | int | float) and not isinstance(value, np.ndarray)
+    }  # fmt: skip
+    return {
+        "sampler": plan.sampler, "uses_transport": plan.uses_transport, "description": plan.description,
+        "explored": rest, "explored_evidence": _as_list(plan.explored.evidence),
+        "weighed": None if plan.weighed is None else {
+            "evidence": _as_list(plan.weighed.evidence), "acceptance": plan.weighed.acceptance,
+        },
+        "options": {k: v for k, v in plan.options.items() if isinstance(v, str | int | float)},
+    }  # fmt: skip
+
+
+def restored_plan(
+    target: Target, transport: AbstractTransport | None, header: dict[str, Any], arrays: Mapping[str, np.ndarray],
+    history: dict[str, np.ndarray], fixed: tuple[str, dict[str, Any]] | None,
+) -> Plan:  # fmt: skip
+    """A plan as it was stored."""
+    part = lambda group: {k[len(group) + 1 :]: v for k, v in arrays.items() if k.startswith(f"{group}.")}
+    kernel = str(header["explored"]["kernel"])
+    kernel_options = _prepared(target, kernel, part("kernel_options"))
+    explored = Explored(
+        **part("explored"), **header["explored"], kernel_options=kernel_options,
+        evidence=_as_log_z(header["explored_evidence"]),
+    )  # fmt: skip
+    weighed = None
+    if header["weighed"] is not None:
+        weighed = Weighed(
+            **part("weighed"), evidence=_as_log_z(header["weighed"]["evidence"]),  # type: ignore[arg-type]
+            acceptance=header["weighed"]["acceptance"],
+        )  # fmt: skip
+    if fixed is not None:
+        options = fixed[1]
+    else:
+        options = {**header["options"], **{k: jnp.asarray(v) for k, v in part("options").items()}}
+        if header["sampler"] == "hybrid":
+            options["local_options"] = _prepared(target, options["local"], part("local_options"))
+        else:
+            options["kernel_options"] = kernel_options
+    return Plan(
+        header["sampler"], options, transport, header["uses_transport"], explored, weighed, arrays["starts"],
+        arrays["is_from_transport"], history, header["description"],
+    )  # fmt: skip
+
+
+def _prepared(target: Target, name: str, tuned: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """A kernel's options: what it finds on the host, and what was tuned."""
+    prepare = REGISTRY[name].prepare
+    found = {} if prepare is None else prepare(target)
+    return {**found, **{k: jnp.asarray(v) for k, v in tuned.items()}}
+
+
+def _as_list(value: LogZ | None) -> list[float] | None:
+    return None if value is None else [float(v) for v in value]
+
+
+def _as_log_z(values: Any) -> LogZ | None:
+    return None if values is None else LogZ(*[float("nan") if v is None else v for v in values])
