@@ -7,10 +7,12 @@ once per seed. The target subtracts nearly equal numbers, so everything here is 
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 
 from terrazzo.experiments.base import Case, Experiment, Extras, Method, Run
 from terrazzo.problems import variable_selection
+from terrazzo.targets import Target
 
 SIZES = (100, 200, 400)
 NOISY = "_noisy"
@@ -33,14 +35,14 @@ def build(setting: str, fold: int | None, seed: int, archive: Path | None) -> Ca
     return Case(problem.target, _extras(problem.truth["support"], problem.target))
 
 
-def _extras(support: np.ndarray, target) -> Extras:
+def _extras(support: np.ndarray, target: Target) -> Extras:
     """How well draws recover the true support, log pi there and at the empty model, and inclusion probabilities."""
 
     def extras(run: Run) -> tuple[dict, dict[str, np.ndarray]]:
         theta = np.asarray(run.result.theta).reshape(-1, len(support))
         is_true = support == 1
         inclusion = theta.mean(axis=0)
-        log_probs = [float(target.log_prob(np.asarray(s, np.int32))) for s in (support, 0 * support)]
+        log_probs = [float(target.log_prob(jnp.asarray(s, jnp.int32))) for s in (support, 0 * support)]
         figures = {
             "exact_support": float((theta == support).all(axis=1).mean()),
             "false_in": float(inclusion[~is_true].sum()),
