@@ -1,0 +1,290 @@
+"""The experiments at their smallest, through the command line: records, resuming, tables, escaping, bad input."""
+
+import dataclasses
+import json
+import re
+import shutil
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from terrazzo import cli
+from terrazzo.errors import ConfigurationError, OptionError
+from terrazzo.experiments import EXPERIMENTS, PRESETS, Request, methods, pieces, run, runner
+from terrazzo.experiments.base import Piece
+from terrazzo.experiments.logistic import load_data, save_archive
+from terrazzo.experiments.measure import GROUP_SIZE
+from terrazzo.experiments.paper_numbers import PAPER_NUMBERS
+from terrazzo.experiments.records import load_arrays, load_record, piece_path, save_record
+from terrazzo.report import write_report
+from terrazzo.report.rows import collect_rows
+from terrazzo.report.tables import make_tables, to_latex
+
+pytestmark = pytest.mark.filterwarnings("ignore:\\s*Possibly assigning a JAX-transformed callable")
+
+SMOKE = ["all", "--preset", "smoke", "--progress", "plain"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, [str(a) for a in arguments])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One run of all four experiments, and what it said."""
+    folder = tmp_path_factory.mktemp("smoke")
+    out = invoke("reproduce", *SMOKE, "--out", folder)
+    assert out.exit_code == 0, out.output
+    return folder, out
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def all_pieces(folder):
+    return pieces(Request(("all",), "smoke", folder))
+
+
+def without_seconds(folder):
+    """The Markdown tables with the columns of time taken out."""
+    lines = []
+    for block in write_report(folder).markdown.read_text().split("###"):
+        kept = None
+        for line in block.splitlines():
+            cells = line.split("|")
+            if len(cells) > 2 and kept is None:
+                kept = [i for i, head in enumerate(cells) if "min, this run" not in head and "seconds" not in head]
+            lines.append(line if len(cells) <= 2 else "|".join(cells[i] for i in kept))
+    return lines
+
+
+def test_every_piece_has_a_full_record(finished):
+    folder, out = finished
+    todo = all_pieces(folder)
+    assert {p.experiment for p in todo} == set(EXPERIMENTS)
+    assert f"[{len(todo)}/{len(todo)}]" in out.stderr
+    for piece in todo:
+        record = load_record(piece_path(folder, piece))
+        assert Piece(**record["piece"]) == piece
+        assert set(record["seconds"]) == {"train", "burn_in", "sample", "compile", "total"}
+        assert record["seconds"]["total"] > 0
+        assert record["paper_ess"]["mean"] > 0
+        assert np.isfinite(record["log_prob"]["mean"])
+        assert 0 <= record["num_constant"] <= record["num_dims"]
+        assert record["verdict"]["text"]
+        assert {"jax", "terrazzo", "python"} <= set(record["versions"])
+        assert record["device"]
+        assert record["command"].startswith("terrazzo reproduce all --preset smoke")
+        assert record["configuration"]["seed"] == record["seed"] == 0
+        if piece.experiment == "logistic":
+            assert 0 <= record["extra"]["accuracy"] <= 1
+            assert record["extra"]["num_held_out"] == 30
+        if record["configuration"]["kind"] == "flow":
+            assert record["training"]["gradient"] in ("straight_through", "score_function")
+    arrays = load_arrays(piece_path(folder, Piece("ising", "paper", "ours")))
+    assert arrays["samples"].shape == (16, 28, 28)
+    assert arrays["mean"].shape == (28, 28)
+    assert load_arrays(piece_path(folder, Piece("mixture", "ring", "flow_mh")))["exact"].sum() == pytest.approx(1)
+
+
+def test_a_second_call_repeats_nothing(finished, monkeypatch):
+    folder, _ = finished
+    monkeypatch.setattr(runner, "run_piece", lambda *_: pytest.fail("a finished piece ran again"))
+    out = invoke("reproduce", *SMOKE, "--out", folder)
+    assert out.exit_code == 0
+    assert f"{len(all_pieces(folder))} of {len(all_pieces(folder))} pieces are finished" in out.stderr
+
+
+def test_a_kill_loses_one_piece_at_most(finished, copy, monkeypatch):
+    """Two records are missing, one is cut in half; Ctrl-C comes in the second piece: the tables end up the same."""
+    folder, _ = finished
+    todo = all_pieces(folder)
+    lost = [p for p in todo if p.sampler in ("gibbs_100k", "metropolis") and p.fold in (None, 0)]
+    lost.append(Piece("selection", "20_noisy", "gibbs"))
+    for piece in lost[:-1]:
+        piece_path(copy, piece).unlink()
+    path = piece_path(copy, lost[-1])
+    path.write_bytes(path.read_bytes()[:200])
+    real, ran = runner.run_method, []
+
+    def interrupted(method, plan, context):
+        ran.append(method.label)
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return real(method, plan, context)
+
+    monkeypatch.setattr(runner, "run_method", interrupted)
+    out = invoke("reproduce", *SMOKE, "--out", copy)
+    assert out.exit_code == 130
+    command = out.stderr.strip().splitlines()[-1].strip()
+    assert command.startswith("terrazzo reproduce all --preset smoke")
+    assert str(copy) in command
+    assert len(ran) == 2
+    out = invoke(*command.split()[1:])
+    assert out.exit_code == 0, out.output
+    assert len(ran) == 2 + len(lost) - 1
+    assert without_seconds(copy) == without_seconds(folder)
+
+
+def test_a_part_of_a_piece_is_not_a_piece(finished, tmp_path, monkeypatch):
+    """Ctrl-C while sampling returns the draws so far: that is the user's wish to stop, not a finished piece."""
+    real = runner.run_method
+
+    def cut(method, plan, context):
+        out = real(method, plan, context)
+        return out._replace(result=dataclasses.replace(out.result, is_complete=False))
+
+    monkeypatch.setattr(runner, "run_method", cut)
+    one = ["mixture", "--preset", "smoke", "--samplers", "flow_mh", "--progress", "off"]
+    assert invoke("reproduce", *one, "--out", tmp_path).exit_code == 130
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_a_time_limit_keeps_what_there_is(finished, tmp_path, monkeypatch):
+    real, made = runner.run_method, []
+    request = Request(("mixture",), "smoke", tmp_path / "whole", ("flow_mh",), progress="off")
+    monkeypatch.setattr(runner, "run_method", lambda *arguments: made.append(real(*arguments)) or made[0])
+    assert runner.reproduce(request) == []
+
+    def endless(*_):
+        try:
+            time.sleep(30)
+        except KeyboardInterrupt:  # as `sample` does: what was drawn is returned
+            return made[0]._replace(result=dataclasses.replace(made[0].result, is_complete=False))
+
+    request = dataclasses.replace(request, out=tmp_path / "cut", max_seconds=0.2)
+    monkeypatch.setattr(runner, "run_method", endless)
+    assert runner.reproduce(request) == []
+    assert load_record(piece_path(request.out, Piece("mixture", "ring", "flow_mh")))["is_complete"] is False
+    monkeypatch.setattr(runner, "run_method", lambda *_: pytest.fail("ran again"))
+    assert runner.reproduce(request) == []
+    for longer in (0.3, None):  # more time is allowed: the piece is run again
+        with pytest.raises(pytest.fail.Exception):
+            runner.reproduce(dataclasses.replace(request, max_seconds=longer))
+    monkeypatch.setattr(runner, "run_method", lambda *_: time.sleep(30))
+    assert "ran out" in runner.reproduce(dataclasses.replace(request, max_seconds=0.3))[0]
+    with pytest.raises(OptionError, match="max_seconds"), runner.time_limit(0.0):
+        pass
+
+
+def test_another_configuration_is_refused(copy):
+    out = invoke("reproduce", *SMOKE, "--out", copy, "--seed", 1)
+    assert isinstance(out.exception, ConfigurationError)
+    assert "seed is 0 there and 1 here" in str(out.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (["nothing"], "experiment"),
+        (["all", "--preset", "huge"], "preset"),
+        (["all", "--samplers", "magic"], "samplers"),
+        (["logistic", "--settings", "mnist"], "settings"),
+        (["logistic", "--folds", "6"], "folds"),
+        (["ising", "--folds", "1"], "folds"),
+        (["mixture", "--preset", "smoke", "--progress", "loud"], "progress"),
+    ],
+)
+def test_bad_requests(arguments, field, tmp_path):
+    out = invoke("reproduce", *arguments, "--out", tmp_path)
+    assert out.exit_code != 0
+    assert field in str(out.exception) or field in out.stderr
+    assert list(tmp_path.rglob("*.json")) == []
+
+
+def test_bad_folders_and_archives(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        assert isinstance(invoke("report", folder).exception, OptionError)
+    (tmp_path / "data.npz").write_bytes(b"nonsense")
+    logistic = ["logistic", "--preset", "smoke", "--progress", "off", "--out", str(tmp_path / "out")]
+    assert run.main([*logistic, "--archive", str(tmp_path / "data.npz")]) == 1
+    assert run.main([*logistic, "--samplers", "magic"]) == 2
+
+
+def test_an_archive_stands_in_for_scikit_learn(tmp_path):
+    save_archive(tmp_path / "data.npz")
+    for dataset in ("iris", "digits"):
+        for stored, loaded in zip(load_data(dataset, tmp_path / "data.npz"), load_data(dataset, None), strict=True):
+            np.testing.assert_array_equal(stored, loaded)
+
+
+def test_choices_narrow_a_request(tmp_path):
+    request = Request(("ising",), "paper", tmp_path, ("gibbs", "ours"))
+    names = [p.sampler for p in pieces(request)]
+    assert names == ["gibbs_10k", "gibbs_20k", "gibbs_50k", "gibbs_100k", "ours"]
+    request = Request(("logistic",), "paper", tmp_path, ("flow_mh",), ("iris", "digits_gaussian"), (2, 5))
+    assert [p[1:] for p in pieces(request)] == [
+        (setting, "flow_mh", fold) for setting in ("iris", "digits_gaussian") for fold in (1, 4)
+    ]
+    assert "--settings iris --settings digits_gaussian --folds 2 --folds 5" in request.command()
+
+
+def test_the_paper_preset_is_the_papers():
+    for name, plan in PRESETS["paper"].items():
+        assert (plan.chains, plan.draws, plan.thin, plan.burn_in) == (128, 10_000, 10, 100_000)
+        assert (plan.iterations, plan.batch_size, dict(plan.flow), dict(plan.ours)) == (10_000, 128, {}, {})
+        assert plan.chains // GROUP_SIZE == 8
+        experiment = EXPERIMENTS[name]
+        run_rows = set(plan.methods or experiment.methods)
+        printed = {(s, m) for e, s, m in PAPER_NUMBERS if e == name}
+        assert {s for s, _ in printed} <= set(plan.settings)
+        assert {m for _, m in printed} <= run_rows
+    size = lambda name: methods.lengths(EXPERIMENTS["ising"].methods[name], PRESETS["paper"]["ising"])
+    assert [size(f"flow_mh_{k}")["iterations"] for k in ("1k", "2k", "5k", "10k")] == [1000, 2000, 5000, 10_000]
+    assert [size(f"gibbs_{k}")["burn_in"] for k in ("10k", "20k", "50k", "100k")] == [10_000, 20_000, 50_000, 100_000]
+
+
+def test_tables_show_the_paper_beside_ours(finished):
+    folder, _ = finished
+    report = write_report(folder)
+    markdown, latex = report.markdown.read_text(), report.latex.read_text()
+    for printed in ("28.52 ± 4.17", "7.82 ± 1.06", "923.2 ± 37.3", "108.5 ± 1.44", "97.4", "4056.82 ± 5.64"):
+        assert printed in markdown
+        assert printed.replace("±", r"$\pm$") in latex
+    for heading in ("Table 1", "Table 2", "Table 3", "constant coordinates", "our estimator: least"):
+        assert heading in markdown
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 4
+    folds = [line for line in markdown.splitlines() if line.startswith("| iris") and "discrete MCMC" in line]
+    assert "of 2 folds trusted" in folds[0]
+    assert {p.stem for p in report.figures} == {"figure1", "figure2", "figure3", "figure4", "figure5"}
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in report.figures)
+
+
+def test_the_page_is_one_file(finished):
+    page = write_report(finished[0]).page.read_text()
+    assert not re.search(r"""(?:src|href)=["'](?!data:|#)""", page)
+    assert "http" not in re.sub(r"base64,[A-Za-z0-9+/=]*", "", page)
+    assert page.count("<table>") == page.count("</table>") == 4
+    assert "terrazzo reproduce all --preset smoke" in page
+
+
+def test_everything_from_outside_is_escaped(copy):
+    nasty = "<script>alert('x')</script>&\"|_$"
+    path = piece_path(copy, Piece("logistic", "iris", "ours", 0))
+    record = json.loads(path.read_text())
+    record |= {"label": nasty, "device": nasty, "platform": nasty, "command": nasty, "versions": {nasty: nasty}}
+    record["verdict"]["text"] = record["configuration"]["preset"] = nasty
+    save_record(path, record, {})
+    report = write_report(copy)
+    page = report.page.read_text()
+    assert "<script>alert" not in page
+    assert page.count("<script") == 1
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&amp;&quot;|_$" in page
+    row = next(line for line in report.markdown.read_text().splitlines() if "alert" in line)
+    assert "<script" not in row
+    table = next(t for t in make_tables(collect_rows([(path, record)])))
+    assert r"\&" in to_latex(table)
+    assert r"\_\$" in to_latex(table)
+
+
+def test_foreign_files_are_passed_over(copy):
+    (copy / "logistic" / "notes.json").write_text('{"format": 1}')
+    (copy / "logistic" / "odd--ours.json").write_text("[" * 100_000)
+    before = without_seconds(copy)
+    (copy / "ising" / "paper--ours.npz").write_bytes(b"damaged")
+    assert without_seconds(copy) == before
