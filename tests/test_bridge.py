@@ -1,8 +1,9 @@
 """Bridge sampling against exact log Z: unbiased within its own standard error, which covers; better than weights alone.
 
 Seeds are fixed. With 40 seeds the z-scores are judged by their mean (|mean| sqrt(40) < 4.9, alpha = 1e-6) and by the
-sum of their squares (chi-square with 40 degrees of freedom, alpha = 1e-6 on each side): a standard error that is wrong
-by a factor 1.7 either way is seen.
+sum of their squares (chi-square with 40 degrees of freedom, alpha = 1e-6 on each side). That is coarse: it sees a bias
+of 0.8 standard errors, and a standard error too small by a factor 1.6 or too large by a factor 2. Measured once with
+4500 seeds (exact dequantizer, independent draws): mean z 0.007 +- 0.015, sd 1.00, 95.0 % within 1.96.
 """
 
 import jax
