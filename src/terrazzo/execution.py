@@ -140,8 +140,8 @@ class Run:
             plan = restored_plan(self.target, transport, setup.header["plan"], setup.plan, setup.history, fixed)
         else:
             plan = make_plan(
-                self.plan_key, self.target, transport, num_chains=s.chains, mesh=self.mesh, length=self.length,
-                training=s.training, exploration=s.exploration or {}, fixed=fixed, budget=self.budget,
+                self.plan_key, self.target, transport, num_chains=s.chains, num_draws=s.draws, mesh=self.mesh,
+                length=self.length, training=s.training, exploration=s.exploration or {}, fixed=fixed, budget=self.budget,
                 progress=self.progress,
             )  # fmt: skip
         self._spec = REGISTRY[plan.sampler]
@@ -149,7 +149,7 @@ class Run:
         parameters: dict[str, Any] = {}
         if setup is None:
             states = self._burn_in(problem, plan.starts if starts is None else starts)
-            thin = self._thin()
+            thin = self._thin(plan)
             header = {"plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin}
             if self.store is not None:
                 stored = None if plan.transport is None else serialise(plan.transport)
@@ -181,13 +181,13 @@ class Run:
             self.progress.update(done, acceptance=acceptance)
         return states
 
-    def _thin(self) -> int:
-        """The user's, or what fills the seconds asked for, by the last stretch of warm-up."""
+    def _thin(self, plan: Plan | None = None) -> int:
+        """The user's, or what fills the seconds asked for (by the last stretch of warm-up), or the plan's, or 1."""
         s = self.settings
         if s.thin is not None:
             return s.thin
         if self.budget.seconds is None or not np.isfinite(self.step_seconds):
-            return 1
+            return 1 if plan is None or plan.thin is None else plan.thin
         left = max(self.budget.seconds - self.budget.elapsed, 0.0)
         return max(1, int(0.95 * left / (self.step_seconds * s.draws)))
 

@@ -22,7 +22,7 @@ from terrazzo.results import Result
 from terrazzo.samplers.base import SamplerSpec
 from terrazzo.targets import Target, as_target, non_finite_error
 from terrazzo.transports import REGISTRY as TRANSPORTS
-from terrazzo.transports import AbstractTransport
+from terrazzo.transports import AbstractTransport, coupling_order
 from terrazzo.warmup import Budget
 
 PLANNED = ("auto", "hybrid")  # samplers whose warm-up explores by tempering
@@ -48,8 +48,8 @@ def sample(
     training: Mapping[str, Any] | bool | None = None,
     exploration: Mapping[str, Any] | bool | None = None,
     init: Any = None,
-    max_seconds: float | None = None,
-    max_evaluations: float | None = None,
+    max_seconds: Any = None,
+    max_evaluations: Any = None,
     vectorized: bool = False,
     precision: str | None = None,
     keep_latent: bool = False,
@@ -71,11 +71,13 @@ def sample(
         chains: Independent chains, dealt out over all visible devices.
         draws: Kept draws per chain.
         warmup: Steps per chain in which the sampler is tuned or burnt in; none of them is kept.
-        thin: Steps per kept draw; 1 by default, or what fills `max_seconds`.
+        thin: Steps per kept draw. By default what fills `max_seconds`; else 1, or, for the default sampler, what its
+            trial says makes draws nearly independent.
         sampler: "auto", or a name of `terrazzo.samplers.REGISTRY`.
         sampler_options: Keyword arguments of that sampler; an option given here is not tuned.
         transport: "autoregressive", "flow", "product", or a transport; False for none.
-        transport_options: Keyword arguments of the transport's builder.
+        transport_options: Keyword arguments of the transport's builder; `order="coupling"` lets the target's
+            interactions order the coordinates of an autoregressive one.
         training: Options of `tz.fit` that differ from the defaults, or False to use the transport as it is.
         exploration: Whether to explore by tempering first, or its options (`num_ladders`, `max_rounds`). By default
             for the samplers "auto" and "hybrid". Chains then start half from the transport and half from what was
@@ -215,6 +217,8 @@ def _choose_transport(spec: SamplerSpec | None, transport: Any, options: Any, ta
             raise OptionError("transport", f"{transport!r} is unknown", f"one of {', '.join(TRANSPORTS)}")
         if not is_needed:
             return None
+        if isinstance(options.get("order"), str) and options["order"] == "coupling":
+            options["order"] = coupling_order(target)
         try:
             return TRANSPORTS[transport].build(target.space, key=jax.random.key(0), **options)
         except TypeError as error:

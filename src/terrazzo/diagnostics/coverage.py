@@ -84,13 +84,13 @@ def disagreement(first: Any, second: Any, *, alpha: float = 1e-3) -> Disagreemen
 
 
 def _effective_sizes(draws: np.ndarray) -> np.ndarray:
-    """The ESS of each feature's mean; a feature that never moved is taken to mix like the slower ones that did."""
+    """The ESS of each feature's mean; one that never moved is taken to mix like the slower ones that did, if any did."""
     moving = np.ptp(draws, axis=(0, 1)) > 0
     out = np.full(draws.shape[-1], np.nan)
     if moving.any():
         out[moving] = ess(draws[..., moving], method="mean")
     known = out[np.isfinite(out)]
-    typical = float(np.quantile(known, 0.25)) if len(known) else float(draws.shape[0])
+    typical = float(np.quantile(known, 0.25)) if len(known) else float(draws.shape[0] * draws.shape[1])
     return np.maximum(np.where(np.isfinite(out), out, typical), 1.0)
 
 

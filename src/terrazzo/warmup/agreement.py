@@ -95,8 +95,10 @@ class Agreement:
         if self.final_log_weights is not None:
             top = weighed.own_log_weights.max()
             # Only whether a draw is beyond: the weights themselves are biased, being what the transport was trained on.
-            pairs = [(w > top).astype(float)[..., None] for w in (weighed.tempered_log_weights, self.final_log_weights)]
-            out = disagreement(*pairs)
+            explored = self.plan.explored
+            beyond = (weighed.tempered_log_weights > top, self.final_log_weights > top)
+            own = (thinned(explored.log_prob, MAX_WEIGHED), thinned(self.log_prob, MAX_WEIGHED))  # says how chains mix
+            out = disagreement(*[np.stack(pair, axis=-1) for pair in zip(beyond, own, strict=True)])
             yield Check("the same, tempered against final (s.e.)", out.z, out.limit, out.z <= out.limit, LOST)
 
     def _evidence(self) -> Any:

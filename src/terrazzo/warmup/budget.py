@@ -6,6 +6,7 @@ do not, because what fits into a second differs from run to run, and the result 
 """
 
 import time
+from typing import Any
 
 from terrazzo.errors import OptionError
 
@@ -22,7 +23,7 @@ class Budget:
     (True, False)
     """
 
-    def __init__(self, *, seconds: float | None = None, evaluations: float | None = None):
+    def __init__(self, *, seconds: Any = None, evaluations: Any = None):
         for name, value in (("max_seconds", seconds), ("max_evaluations", evaluations)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
                 raise OptionError(name, f"must be a positive number, got {value!r}", "leave it out for no limit")

@@ -23,16 +23,18 @@ from terrazzo.diagnostics import LogZ, ess, rhat
 from terrazzo.progress import Progress
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.tempered_runs import ladder_evidence
-from terrazzo.samplers.tempering import LadderState, TemperingState, equalised
+from terrazzo.samplers.tempering import LEAST_REJECTION, LadderState, TemperingState
 from terrazzo.targets import Target
 from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.locals import exploring_kernel
 
 FIRST_RUNGS, MOST_RUNGS = 12, 96
 ADAPT_ROUNDS = 184  # windows of 8, 16, 32, 64 move the ladder; the last 64 rounds measure it
-BLOCK_ROUNDS = 100  # draws between two looks at the ladders
+BLOCK = 100  # kept rounds between two looks at the ladders
+EVEN_BLOCKS = 4  # blocks in which every round is kept; then the thinning doubles with every second block
 GOOD_R_HAT = 1.02
 GOOD_ESS = 400.0
+MOST_WATCHED = 128  # coordinates whose agreement is followed while exploring
 
 
 class Explored(NamedTuple):
@@ -49,6 +51,7 @@ class Explored(NamedTuple):
         kernel_options: Its options.
         num_moves: Its steps between swaps.
         num_rounds: Rounds, adaptation included.
+        kept_rounds: Rounds that the kept draws stand for (they are thinned).
         num_evaluations: Evaluations of the target by all ladders.
         r_hat: The worst R-hat between ladders.
         seconds: Wall time, compilation included.
@@ -65,6 +68,7 @@ class Explored(NamedTuple):
     kernel_options: dict[str, Any]
     num_moves: int
     num_rounds: int
+    kept_rounds: int
     num_evaluations: int
     r_hat: float
     seconds: float
@@ -81,20 +85,27 @@ class Explored(NamedTuple):
         }  # fmt: skip
 
 
-def default_num_ladders() -> int:
-    """Independent ladders: few on a CPU, many where they run side by side."""
-    return 8 if jax.default_backend() == "cpu" else 64
+def default_num_ladders(target: Target) -> int:
+    """Independent ladders: few on a CPU, more where they run side by side."""
+    if jax.default_backend() == "cpu":
+        return 8
+    return 32 if target.space.num_dims <= 128 else 16
 
 
-def deal_rungs(betas: Array, rejections: Array, num_rungs: int) -> np.ndarray:
+def default_max_rounds() -> int:
+    """The most rounds: they cost latency on an accelerator, arithmetic on a CPU."""
+    return 2000 if jax.default_backend() == "cpu" else 12_000
+
+
+def deal_rungs(betas: np.ndarray, rejections: np.ndarray, num_rungs: int) -> np.ndarray:
     """A ladder of `num_rungs` on which all pairs would reject equally often.
 
-    >>> deal_rungs(jnp.array([0.0, 0.5, 1.0]), jnp.array([0.4, 0.4]), 5).round(3).tolist()
-    [0.0, 0.25, 0.5, 0.75, 1.0]
+    >>> deal_rungs(np.array([0.0, 0.5, 1.0]), np.array([0.6, 0.2]), 5).round(3).tolist()
+    [0.0, 0.167, 0.333, 0.5, 1.0]
     """
-    places = np.linspace(0.0, 1.0, num_rungs)
-    old = np.linspace(0.0, 1.0, len(betas))
-    return np.interp(places, old, np.asarray(equalised(betas, rejections), float))
+    barrier = np.concatenate([[0.0], np.cumsum(np.maximum(rejections, LEAST_REJECTION))])
+    dealt = np.interp(np.linspace(0.0, barrier[-1], num_rungs), barrier, betas)
+    return np.concatenate([betas[:1], dealt[1:-1], betas[-1:]])
 
 
 class _Ladders:
@@ -110,6 +121,7 @@ class _Ladders:
         self.mesh = devices.make_mesh(num_ladders)
         self.start_key, self.init_key, self.adapt_key, self.draw_key = jax.random.split(key, 4)
         self.num_ladders, self.num_rounds, self.num_evaluations, self.round_seconds = num_ladders, 0, 0, np.inf
+        self.chunk = 1
         self.betas = np.zeros(0)
         self.barrier = 0.0
         self.states: Any = None
@@ -155,8 +167,7 @@ class _Ladders:
         wanted = min(int(np.ceil(2 * self.barrier)) + 1, MOST_RUNGS)
         if wanted <= 1.3 * len(self.betas):  # a ladder that is too long costs less than compiling a shorter one
             return False
-        real = jnp.result_type(float)
-        betas = deal_rungs(jnp.asarray(self.betas, real), jnp.asarray(self.rejections, real), wanted)
+        betas = deal_rungs(self.betas, self.rejections, wanted)
         nearest = np.abs(betas[:, None] - self.betas[None]).argmin(axis=1)
         old = self.states
         positions, log_probs = old.positions[:, nearest], old.log_probs[:, nearest]
@@ -164,35 +175,38 @@ class _Ladders:
         self.states, self.betas = devices.deal(self.mesh, states), betas
         return True
 
-    def draw(self, first: int, count: int) -> dict[str, np.ndarray]:
-        """`count` kept rounds from round `first` of the frozen ladder."""
+    def draw(self, first: int, count: int, thin: int) -> dict[str, np.ndarray]:
+        """`count` kept rounds of the frozen ladder, the first of them the `first`, `thin` rounds each."""
         parameters = {"inverse_temperatures": jnp.asarray(self.betas, jnp.result_type(float))}
-        rows, done, chunk = [], 0, 1 if first == 0 else count
+        rows, done, chunk = [], 0, 1 if first == 0 else self.chunk
+        key = jax.random.fold_in(self.draw_key, thin)  # steps are counted anew when the thinning changes
         while done < count:
             size = min(chunk, count - done)
             tick = time.perf_counter()
             self.states, out = running.draw(
-                self.mesh, self.spec, self.problem({}), BLOCK_ROUNDS, False, parameters, self.draw_key,
-                jnp.asarray(first + done, jnp.int32), jnp.asarray(size, jnp.int32), jnp.ones((), jnp.int32),
+                self.mesh, self.spec, self.problem({}), BLOCK, False, parameters, key,
+                jnp.asarray(first + done, jnp.int32), jnp.asarray(size, jnp.int32), jnp.asarray(thin, jnp.int32),
                 self.states,
             )  # fmt: skip
             rows.append({name: np.asarray(x[:size]) for name, x in out.items()})
             elapsed = time.perf_counter() - tick
             chunk = running.next_chunk(size, elapsed, is_first=first + done == 0)
             if first + done > 0:
-                self.round_seconds = min(self.round_seconds, elapsed / size)
+                self.round_seconds = min(self.round_seconds, elapsed / (size * thin))
             done += size
-            self.num_rounds += size
+            self.num_rounds += size * thin
             best = float(rows[-1]["log_prob"].max())
             self.progress.update(self.num_rounds, best_log_prob=best, temperatures=len(self.betas))
+        self.chunk = chunk
         joined = {name: np.moveaxis(np.concatenate([r[name] for r in rows]), 0, 1) for name in rows[0]}
-        self.num_evaluations += int(joined["num_evaluations"].sum())
+        self.num_evaluations += int(joined["num_evaluations"].sum(dtype=np.int64))
         return joined
 
 
 def worst_agreement(theta: np.ndarray, log_prob: np.ndarray) -> tuple[float, float]:
-    """The worst R-hat and the least ESS of log pi and of all coordinates that moved; (ladder, draw, ...)."""
-    series = np.concatenate([theta.astype(float), log_prob[..., None]], axis=-1)
+    """The worst R-hat and the least ESS of log pi and of coordinates that moved, at most 128 of them."""
+    some = np.linspace(0, theta.shape[-1] - 1, min(theta.shape[-1], MOST_WATCHED)).astype(int)
+    series = np.concatenate([theta[..., some].astype(float), log_prob[..., None]], axis=-1)
     series = series[..., np.ptp(series, axis=(0, 1)) > 0]
     if not series.shape[-1]:
         return 1.0, float(log_prob.size)
@@ -206,7 +220,7 @@ def explore(
     budget: Budget,
     progress: Progress,
     num_ladders: int | None = None,
-    max_rounds: int = 1000,
+    max_rounds: int | None = None,
     starts: np.ndarray | None = None,
 ) -> Explored:
     """Parallel tempering until the ladders agree, or the rounds or the budget are spent.
@@ -216,8 +230,8 @@ def explore(
         target: The target.
         budget: What warm-up may spend.
         progress: Its current phase is updated.
-        num_ladders: Independent ladders; 8 on a CPU, 64 on an accelerator.
-        max_rounds: The most kept rounds.
+        num_ladders: Independent ladders; 8 on a CPU, more on an accelerator.
+        max_rounds: The most rounds after adaptation; 2,000 on a CPU, 12,000 on an accelerator.
         starts: Where the ladders start, (ladder, dim); uniform over the possible configurations if None.
 
     Returns:
@@ -225,16 +239,19 @@ def explore(
         budget is in seconds.
     """
     began = time.perf_counter()
-    ladders = _Ladders(key, target, num_ladders or default_num_ladders(), progress, budget)
-    progress.phase("exploring", 2 * ADAPT_ROUNDS + max_rounds, "rounds")
+    ladders = _Ladders(key, target, num_ladders or default_num_ladders(target), progress, budget)
+    most = default_max_rounds() if max_rounds is None else max_rounds
+    progress.phase("exploring", 2 * ADAPT_ROUNDS + most, "rounds")
     ladders.begin(starts)
     ladders.adapt(None, ADAPT_ROUNDS)
     if ladders.redeal():
         ladders.adapt(ladders.betas, ADAPT_ROUNDS)
     blocks: list[dict[str, np.ndarray]] = []
     r_hat = np.inf
-    while len(blocks) * BLOCK_ROUNDS < max_rounds:
-        blocks.append(ladders.draw(len(blocks) * BLOCK_ROUNDS, BLOCK_ROUNDS))
+    thins: list[int] = []
+    while sum(thins) * BLOCK < most:
+        thins.append(2 ** (max(0, len(blocks) - EVEN_BLOCKS + 2) // 2))
+        blocks.append(ladders.draw(len(blocks) * BLOCK, BLOCK, thins[-1]))
         budget.spend_evaluations("exploration", int(blocks[-1]["num_evaluations"].sum()))
         kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
         joined = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
@@ -246,6 +263,6 @@ def explore(
     return Explored(
         joined["theta"], joined["log_prob"], joined["replica_log_probs"], ladders.betas, ladders.barrier, evidence,
         ladders.kernel, ladders.options["kernel_options"], ladders.num_moves, ladders.num_rounds,
-        ladders.num_evaluations, r_hat,
+        sum(thins[-len(kept) :]) * BLOCK, ladders.num_evaluations, r_hat,
         time.perf_counter() - began, ladders.round_seconds,
     )  # fmt: skip

@@ -61,6 +61,7 @@ class Plan(NamedTuple):
         is_from_transport: Which chains start from the transport.
         history: Training curves.
         description: What the result keeps of all this.
+        thin: Steps a kept draw, if the trial says so.
     """
 
     sampler: str
@@ -73,6 +74,7 @@ class Plan(NamedTuple):
     is_from_transport: np.ndarray
     history: dict[str, np.ndarray]
     description: dict[str, Any]
+    thin: int | None
 
 
 def thinned(draws: np.ndarray, limit: int) -> np.ndarray:
@@ -119,6 +121,7 @@ def make_plan(
     transport: AbstractTransport | None,
     *,
     num_chains: int,
+    num_draws: int,
     mesh: Mesh,
     length: int,
     training: Mapping[str, Any] | bool | None,
@@ -134,6 +137,7 @@ def make_plan(
         target: The target.
         transport: An untrained transport (or a trained one, with `training=False`), or None.
         num_chains: The chains of the run to come.
+        num_draws: Its kept draws a chain.
         mesh: Their devices.
         length: Draws a chunk of that run can hold.
         training: Options of training; False leaves the transport as it is.
@@ -161,6 +165,7 @@ def make_plan(
         }  # fmt: skip
         transport = placed(mesh, transport)
     starts, is_pushed = spread_starts(explored, weighed, num_chains)
+    thin = None
     if fixed is not None:
         name, options = fixed
         uses = "transport" in REGISTRY[name].needs
@@ -172,8 +177,8 @@ def make_plan(
         )  # fmt: skip
         choice: Choice = trial.run()
         name, options, uses = choice.row.sampler, choice.row.options, choice.row.uses_transport
-        description["choice"] = choice.describe()
-    return Plan(name, options, transport, uses, explored, weighed, starts, is_pushed, history, description)
+        description["choice"], thin = choice.describe(), choice.thin(num_draws)
+    return Plan(name, options, transport, uses, explored, weighed, starts, is_pushed, history, description, thin)
 
 
 def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport | None:
@@ -186,14 +191,14 @@ def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport
 
 
 def plan_arrays(plan: Plan) -> dict[str, np.ndarray]:
-    """Everything of a plan that is not in its description, as arrays by name."""
+    """Everything of a plan that is not in its description, as arrays by name; options only if they were chosen here."""
     explored = {name: value for name, value in plan.explored._asdict().items() if isinstance(value, np.ndarray)}
     arrays = {f"explored.{name}": value for name, value in explored.items()}
     if plan.weighed is not None:
         fields = ("theta", "own_log_weights", "tempered_log_weights")
         arrays |= {f"weighed.{name}": getattr(plan.weighed, name) for name in fields}
     arrays |= {"starts": plan.starts, "is_from_transport": plan.is_from_transport}
-    for name, value in plan.options.items():
+    for name, value in plan.options.items() if "choice" in plan.description else ():
         if name in ("local_options", "kernel_options"):
             arrays |= {f"{name}.{k}": np.asarray(v) for k, v in value.items() if eqx.is_array(v)}
         elif eqx.is_array(value):
@@ -213,7 +218,7 @@ def plan_header(plan: Plan) -> dict[str, Any]:
         "weighed": None if plan.weighed is None else {
             "evidence": _as_list(plan.weighed.evidence), "acceptance": plan.weighed.acceptance,
         },
-        "options": {k: v for k, v in plan.options.items() if isinstance(v, str | int | float)},
+        "thin": plan.thin, "options": {k: v for k, v in plan.options.items() if isinstance(v, str | int | float)},
     }  # fmt: skip
 
 
@@ -245,7 +250,7 @@ def restored_plan(
             options["kernel_options"] = kernel_options
     return Plan(
         header["sampler"], options, transport, header["uses_transport"], explored, weighed, arrays["starts"],
-        arrays["is_from_transport"], history, header["description"],
+        arrays["is_from_transport"], history, header["description"], header["thin"],
     )  # fmt: skip
 
 

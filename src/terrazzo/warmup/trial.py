@@ -33,6 +33,8 @@ from terrazzo.warmup.locals import Local, candidates
 NUM_RECORDS = 64
 TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.02  # for each candidate: at least, and of the seconds of a whole run
 TIMING_SECONDS = 0.2
+MOST_SECONDS, MOST_THIN = 60.0, 100
+SATURATED = 0.4  # of the records independent: their ESS then says little about shorter distances
 RESOLVED = 2.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
 TUNING_STEPS = 200
 LOW_QUANTILE = 0.05
@@ -51,6 +53,7 @@ class Row(NamedTuple):
         ess: The effective sample size of its records.
         step_seconds: Seconds of one step of all chains.
         worth: Effective draws a second.
+        gap: Steps between two independent draws of a chain.
         acceptance: The mean acceptance of all its moves.
     """
 
@@ -61,6 +64,7 @@ class Row(NamedTuple):
     ess: float
     step_seconds: float
     worth: float
+    gap: float
     acceptance: float
 
 
@@ -70,6 +74,11 @@ class Choice(NamedTuple):
     row: Row
     rows: list[Row]
     reason: str
+
+    def thin(self, num_draws: int) -> int:
+        """Steps a kept draw such that draws are nearly independent, while that takes no more than a minute."""
+        affordable = MOST_SECONDS / max(num_draws * self.row.step_seconds, 1e-9)
+        return max(1, round(min(self.row.gap, MOST_THIN, affordable)))
 
     def describe(self) -> dict[str, Any]:
         """What a result keeps of the trial."""
@@ -97,7 +106,7 @@ def least_ess(theta: np.ndarray, log_prob: np.ndarray, *, is_centred: bool = Fal
         return 0.0
     values = np.asarray(ess(series[..., moving]))
     own = values[-1] if moving[-1] else np.inf
-    return float(min(np.nanquantile(values, LOW_QUANTILE), own))
+    return float(min(np.nanquantile(values, LOW_QUANTILE, method="lower"), own))
 
 
 class Trial:
@@ -212,16 +221,18 @@ class Trial:
         key = cost_key(self.target, "exploration", found.kernel, len(found.inverse_temperatures), found.theta.shape[0])
         seconds = share * remembered(key, lambda: found.round_seconds)
         scaled = value * self.num_chains / found.theta.shape[0]
-        worth = scaled / (found.theta.shape[1] * seconds)
+        worth = scaled / (found.kept_rounds * seconds)
+        gap = self.num_chains * found.kept_rounds / max(scaled, 1.0)
         label = f"tempering, {len(found.inverse_temperatures)} x {found.kernel}"
-        self.rows.append(Row(label, "parallel_tempering", options, False, scaled, seconds, worth, float("nan")))
+        self.rows.append(Row(label, "parallel_tempering", options, False, scaled, seconds, worth, gap, float("nan")))
 
     # ---- measuring
 
     def _measure(self, label: str, options: dict[str, Any], *, uses_transport: bool) -> tuple[Row, float]:
         """Runs a candidate; returns its row and the worth it has where the chains already are.
 
-        All candidates get about the same time: a cheap one is thinned, so that it is not judged by a short stretch.
+        All candidates get about the same time: a cheap one is thinned, so that it is not judged by a short stretch,
+        unless its records turn out to be independent; then a shorter stretch tells how many it could have given.
         """
         spec = REGISTRY["hybrid"]
         transport = self.transport if uses_transport else None
@@ -230,16 +241,21 @@ class Trial:
         key = cost_key(self.target, label, transport, self.num_chains)
         states = self._draw(spec, problem, states, 0, 1, 1, label)[0]  # compiles
         seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
-        thin = max(1, int(self.seconds / (NUM_RECORDS * seconds)))
-        states, _ = self._draw(spec, problem, states, 1, NUM_RECORDS // 4, thin, label)
-        states, rows = self._draw(spec, problem, states, 1 + NUM_RECORDS // 4, NUM_RECORDS, thin, label)
+        thin, first = max(1, int(self.seconds / (NUM_RECORDS * seconds))), 1
+        while True:
+            states, _ = self._draw(spec, problem, states, first, NUM_RECORDS // 4, thin, label)
+            states, rows = self._draw(spec, problem, states, first + NUM_RECORDS // 4, NUM_RECORDS, thin, label)
+            self.budget.spend_evaluations("trial", int(rows["num_evaluations"].sum(dtype=np.int64)))
+            value = least_ess(rows["theta"], rows["log_prob"])
+            if thin == 1 or value < SATURATED * NUM_RECORDS * self.num_chains:
+                break
+            thin, first = max(1, thin // 8), first + 2 * NUM_RECORDS  # too independent to tell: look closer
         self.done += 1
-        self.budget.spend_evaluations("trial", int(rows["num_evaluations"].sum(dtype=np.int64)))
-        value = least_ess(rows["theta"], rows["log_prob"])
         centred = least_ess(rows["theta"], rows["log_prob"], is_centred=True)
         time_taken = NUM_RECORDS * thin * seconds
         acceptance = float(rows["acceptance_rate"].mean())
-        row = Row(label, "hybrid", options, uses_transport, value, seconds, value / time_taken, acceptance)
+        gap = self.num_chains * NUM_RECORDS * thin / max(value, 1.0)
+        row = Row(label, "hybrid", options, uses_transport, value, seconds, value / time_taken, gap, acceptance)
         self.rows.append(row)
         self.progress.update(self.done, candidate=label, ess_per_second=row.worth)
         return row, centred / time_taken

@@ -1,0 +1,303 @@
+"""The default sampler: its pipeline, its choices, its budgets, and above all whether it notices a lost mode."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import terrazzo as tz
+from planted_modes import SPACE, Case
+from terrazzo.diagnostics import LogZ, mcse
+from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
+from terrazzo.errors import OptionError, TransportError
+from terrazzo.samplers import REGISTRY
+from terrazzo.warmup import Budget, best_estimate, costs
+from terrazzo.warmup.exploration import deal_rungs
+from terrazzo.warmup.locals import candidates, exploring_kernel
+from terrazzo.warmup.trial import Row, Trial, least_ess
+
+PHASES = ["exploring", "learning from the draws", "learning from the target", "weighing the transport", "trying"]
+SMALL = {
+    "chains": 8, "draws": 400, "progress": "off", "transport_options": {"width": 16},
+    "training": {"num_steps": 200, "batch_size": 64}, "exploration": {"max_rounds": 300},
+}  # fmt: skip
+
+
+def log_prob(theta):
+    spins = 2.0 * theta.astype(float) - 1.0
+    return 0.6 * jnp.sum(spins[1:] * spins[:-1]) + 0.3 * spins[0] - 0.2 * spins[4]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return tz.Target(log_prob, tz.binary(6))
+
+
+@pytest.fixture(scope="module")
+def result(target):
+    return tz.sample(target, seed=1, **SMALL)
+
+
+def same(a, b):
+    return (a.theta == b.theta).all() and (a.log_prob == b.log_prob).all()
+
+
+# ---- the pipeline
+
+
+def test_it_is_right_and_says_what_it_did(target, result):
+    states = target.space.enumerate()
+    values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(states, jnp.int32)))
+    log_z = np.log(np.exp(values).sum())
+    mean = np.exp(values - log_z) @ states
+    z = (result.theta.mean(axis=(0, 1)) - mean) / mcse(result.theta.astype(float))
+    assert np.abs(z).max() < stats.norm.isf(1e-6 / 2 / 6)
+    assert result.verdict.is_trusted, result.diagnose()
+    for name in ("importance", "bridge", "tempering"):
+        estimate = result.evidence_estimates[name]
+        assert abs(estimate.log_z - log_z) < 5 * estimate.standard_error, name
+    assert result.evidence == min(result.evidence_estimates.values(), key=lambda v: v.standard_error)
+    for phase in PHASES:
+        assert phase in result.provenance["seconds"]
+    warm_up = result.provenance["warm-up"]
+    assert warm_up["exploration"]["rounds"] > 0
+    assert len(warm_up["choice"]["trial"]) >= 4
+    assert "effective draws a second" in result.choice
+
+
+def test_the_diagnosis_prints_every_check(result):
+    text = str(result.diagnose())
+    for check in result.checks():
+        assert check.name in text
+    for words in ("R-hat between starts", "tempered", "log Z, bridge", "sampler:", "verdict: trusted"):
+        assert words in text
+
+
+@pytest.mark.parametrize("options", [{"chunk_size": 7}, {"progress": "plain"}])
+def test_chunks_and_progress_do_not_matter(target, result, options, capfd):
+    assert same(result, tz.sample(target, seed=1, **{**SMALL, **options}))
+
+
+@pytest.mark.parametrize("sampler", ["auto", "hybrid"])
+def test_a_run_resumes_to_the_same_draws(target, tmp_path, sampler, result):
+    options = {**SMALL, "draws": 60, "sampler": sampler}
+    whole = tz.sample(target, seed=1, **options)
+    folder = tmp_path / "run"
+    tz.sample(target, seed=1, checkpoint=folder, chunk_size=20, **options)
+    files = sorted(folder.glob("draws-*.tz"))
+    for file in files[len(files) // 2 :]:
+        file.unlink()
+    resumed = tz.sample(target, seed=1, checkpoint=folder, chunk_size=20, **options)
+    assert same(whole, resumed)
+    assert [c.name for c in whole.checks()] == [c.name for c in resumed.checks()]
+    assert resumed.choice == whole.choice
+
+
+def test_everything_comes_back_from_a_file(result, tmp_path):
+    again = tz.Result.load(result.save(tmp_path / "result.tz"))
+    assert again.evidence_estimates.keys() == result.evidence_estimates.keys()
+    assert str(again.diagnose()) == str(result.diagnose())
+    assert again.choice == result.choice
+
+
+def test_a_black_box_and_mixed_variables():
+    space = tz.Space(on=tz.binary(3), level=tz.integers(-2, 2), colour=tz.categorical(["r", "g", "b"]))
+
+    def plain(v):
+        return float(0.5 * v["on"].sum() - 0.3 * abs(v["level"] - v["on"][0]) + 0.4 * (v["colour"] == 1))
+
+    options = {**SMALL, "draws": 100, "training": {"num_steps": 30, "batch_size": 32}}
+    options["exploration"] = {"max_rounds": 100, "num_ladders": 2}
+    out = tz.sample(tz.blackbox(plain), space, seed=0, **options)
+    assert out.draws["level"].min() >= -2
+    assert np.isfinite(out.log_z)
+    assert "R-hat between starts" in [c.name for c in out.checks()]
+
+
+# ---- what is tried, and what is chosen
+
+
+def test_local_kernels_follow_the_target(target):
+    assert [c.name for c in candidates(target)] == ["gibbs", "path_auxiliary"]
+    lattice = tz.problems.ising_torus(8).target
+    assert exploring_kernel(lattice)[0] == "coloured_gibbs"
+    wide = tz.Target(lambda t: -0.01 * jnp.sum((t.astype(float) - 50.0) ** 2), tz.integers(0, 200, (3,)))
+    assert exploring_kernel(wide)[0] == "slice_gibbs"
+    box = tz.Target(tz.blackbox(lambda t: -float(t.sum())), tz.integers(0, 5, (3,)))
+    assert [c.name for c in candidates(box)] == ["gibbs", "integer_metropolis"]
+
+
+def test_chains_that_never_met_rank_last():
+    trial = Trial.__new__(Trial)
+    trial.starts = np.zeros((8, 2))
+    row = lambda ess, worth, uses=False: Row("", "hybrid", {}, uses, ess, 1.0, worth, 1.0, 1.0)
+    stuck, slow, through = row(8.0, 1e6), row(100.0, 1.0), row(9.0, 5.0, True)
+    assert max([stuck, slow, through], key=trial._rank) is slow
+    assert max([stuck, through], key=trial._rank) is through
+
+
+def test_the_least_ess_sees_chains_that_disagree():
+    rng = np.random.default_rng(0)
+    theta = rng.integers(0, 2, (8, 64, 3))
+    log_prob = rng.normal(size=(8, 64))
+    apart = np.where(np.arange(8)[:, None] < 4, 0, 1) * np.ones((8, 64), int)
+    split = np.concatenate([theta, apart[..., None]], axis=-1)
+    assert least_ess(theta, log_prob) > 200
+    assert least_ess(split[..., 3:], log_prob) < 16 < least_ess(split, log_prob, is_centred=True)
+
+
+def test_a_worthless_transport_is_switched_off():
+    """A transport that never leaves one state costs time and brings nothing."""
+    blank = tz.product_transport(tz.binary(6))
+    stuck = jax.tree.map(lambda x: x, blank)
+    sharp = tz.Target(lambda t: 20.0 * jnp.sum(t.astype(float)), tz.binary(6))
+    stuck = tz.fit(jax.random.key(0), stuck, sharp, num_steps=300, learning_rate=0.1).transport
+    even = tz.Target(log_prob, tz.binary(6))
+    out = tz.sample(even, seed=0, transport=stuck, **{**SMALL, "training": False, "transport_options": None})
+    assert "transport is switched off" in out.choice
+    assert out.provenance["warm-up"]["transport"]["acceptance"] < 0.2
+
+
+def test_deal_rungs_keeps_the_ends():
+    betas = deal_rungs(np.array([0.0, 0.1, 1.0]), np.array([0.9, 0.1]), 9)
+    assert betas[0] == 0
+    assert betas[-1] == 1
+    assert (np.diff(betas) > 0).all()
+    assert (betas < 0.1).sum() > 5
+
+
+# ---- budgets
+
+
+def test_evaluations_are_kept_to(target):
+    out = tz.sample(target, seed=0, max_evaluations=400_000, **{**SMALL, "draws": 100_000, "chains": 4})
+    spent = out.sample_stats["num_evaluations"].sum()
+    assert 0 < out.num_draws < 100_000
+    assert spent < 400_000
+    assert out.is_complete
+
+
+def test_seconds_are_kept_to(target, result):
+    out = tz.sample(target, seed=1, max_seconds=8.0, **SMALL)
+    assert sum(out.provenance["seconds"].values()) < 30.0
+    assert out.provenance["thin"] >= 1
+
+
+def test_budgets_deal_out_what_is_left():
+    budget = Budget(evaluations=1000)
+    assert budget.evaluations_left("exploration") == pytest.approx(120)
+    budget.spend_evaluations("exploration", 100)
+    assert budget.evaluations_left("training") == pytest.approx(220)
+    assert not budget.is_over
+    budget.spend_evaluations("sampling", 900)
+    assert budget.is_over
+    assert not Budget().is_spent("trial")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_seconds": 0}, "max_seconds"),
+        ({"max_seconds": "1 min"}, "max_seconds"),
+        ({"max_evaluations": -5}, "max_evaluations"),
+        ({"exploration": {"rounds": 5}}, "rounds"),
+        ({"exploration": {"max_rounds": 0}}, "max_rounds"),
+        ({"exploration": False}, "exploration"),
+        ({"sampler_options": {"num_local": 3}}, "sampler_options"),
+        ({"keep_latent": True}, "keep_latent"),
+        ({"sampler": "hybrid", "transport": False}, "transport"),
+        ({"transport": "magic"}, "transport"),
+    ],
+)
+def test_wrong_options(target, options, field):
+    with pytest.raises((OptionError, TransportError)) as caught:
+        tz.sample(target, seed=0, progress="off", **options)
+    assert field in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 5
+
+
+# ---- remembered costs
+
+
+def test_costs_are_measured_once(tmp_path, monkeypatch, target):
+    monkeypatch.setenv("TERRAZZO_CACHE", str(tmp_path))
+    key = costs.cost_key(target, "test", 1)
+    costs._memory.pop(key, None)
+    assert costs.remembered(key, lambda: 0.25) == 0.25
+    costs._memory.pop(key)
+    assert costs.remembered(key, lambda: 9.0) == 0.25  # from the file
+    assert json.loads((tmp_path / costs.FILE_NAME).read_text()) == {key: 0.25}
+    costs._memory.pop(key)
+    (tmp_path / costs.FILE_NAME).write_text("[broken")
+    assert costs.remembered(key, lambda: 9.0) == 9.0
+    costs._memory.pop(key)
+
+
+def test_cost_keys_tell_targets_apart(target):
+    other = tz.Target(lambda t: jnp.sum(jnp.cumsum(t.astype(float)) * 0.1), tz.binary(6))
+    assert costs.cost_key(target, "a") != costs.cost_key(other, "a") != costs.cost_key(other, "b")
+
+
+# ---- what betrays a lost mode
+
+
+def test_disagreement_has_its_false_alarm_rate():
+    """1,000 comparisons of equal laws at alpha = 0.05; effective sizes of 50 draws are rough, hence 0.1, not 0.078."""
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(1000):
+        out = disagreement(rng.normal(size=(4, 50, 5)), rng.normal(size=(8, 30, 5)), alpha=0.05)
+        alarms += out.z > out.limit
+    assert alarms / 1000 < 0.1
+
+
+def test_disagreement_sees_a_missing_mode_but_no_rare_value():
+    rng = np.random.default_rng(0)
+    rare = rng.random((8, 1000, 1)) < 0.003
+    never = np.zeros((8, 60, 1))
+    out = disagreement(rare, never)
+    assert out.z < out.limit
+    mode = rng.random((8, 100, 1)) < 0.06
+    out = disagreement(mode, np.zeros((8, 1000, 1)))
+    assert out.z > out.limit
+
+
+def test_starts_weights_and_evidence():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 300, 1))
+    is_first = np.array([True, True, False, False])
+    assert start_r_hat(x, is_first) < 1.01
+    assert start_r_hat(x + 2.0 * is_first[:, None, None], is_first) > 1.2
+    assert np.isnan(start_r_hat(x, np.ones(4, bool)))
+    share, error = share_beyond(np.zeros(10), np.where(rng.random((4, 100)) < 0.5, 1.0, -1.0))
+    assert 0.3 < share < 0.7
+    assert error > 0
+    nan = float("nan")
+    assert np.isnan(evidence_gap(LogZ(0.0, nan, 1.0, 0.0), LogZ(0.0, 0.1, 1.0, 0.0)))
+    sharp, wide = LogZ(1.0, 0.001, 5.0, 2.0), LogZ(1.1, 0.1, nan, nan)
+    assert best_estimate({"importance": sharp, "tempering": wide}) is wide  # its error cannot be trusted
+    assert best_estimate({}) is None
+
+
+def verdict_of(case, transport, seed):
+    options = {"sampler": "hybrid", "sampler_options": {"num_local": 5}, "training": False}
+    return tz.sample(case.target, seed=seed, transport=transport, progress="off", **options).verdict
+
+
+def test_lost_modes_are_noticed_and_healthy_runs_trusted():
+    """20 transports that know a part of 2 to 8 modes (each at least 5 % of the mass), and 20 that know all of them."""
+    noticed, trusted = [], []
+    for seed in range(20):
+        case = Case(seed)
+        assert case.target.space == tz.spaces.as_space(SPACE)
+        noticed.append(not verdict_of(case, case.transport(case.part()), seed).is_trusted)
+        trusted.append(verdict_of(case, case.transport(), seed).is_trusted)
+    assert sum(noticed) >= 19, noticed
+    assert sum(trusted) >= 19, trusted
+
+
+def test_registered_hybrid_needs_a_transport():
+    assert "transport" in REGISTRY["hybrid"].needs
