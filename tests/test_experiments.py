@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -146,30 +145,28 @@ def test_a_part_of_a_piece_is_not_a_piece(finished, tmp_path, monkeypatch):
 
 
 def test_a_time_limit_keeps_what_there_is(finished, tmp_path, monkeypatch):
-    real, made = runner.run_method, []
-    request = Request(("mixture",), "smoke", tmp_path / "whole", ("flow_mh",), progress="off")
-    monkeypatch.setattr(runner, "run_method", lambda *arguments: made.append(real(*arguments)) or made[0])
-    assert runner.reproduce(request) == []
+    real, limits = runner.run_method, []
 
-    def endless(*_):
-        try:
-            time.sleep(30)
-        except KeyboardInterrupt:  # as `sample` does: what was drawn is returned
-            return made[0]._replace(result=dataclasses.replace(made[0].result, is_complete=False))
+    def cut(method, plan, context, num_draws=8):
+        limits.append(context.max_seconds)
+        out = real(method, plan, context._replace(max_seconds=None))
+        stats = {name: values[:, :num_draws] for name, values in out.result.sample_stats.items()}
+        theta = out.result.theta[:, :num_draws]
+        return out._replace(result=dataclasses.replace(out.result, theta=theta, sample_stats=stats))
 
-    request = dataclasses.replace(request, out=tmp_path / "cut", max_seconds=0.2)
-    monkeypatch.setattr(runner, "run_method", endless)
+    request = Request(("mixture",), "smoke", tmp_path, ("flow_mh",), max_seconds=60.0, progress="off")
+    monkeypatch.setattr(runner, "run_method", cut)
     assert runner.reproduce(request) == []
-    assert load_record(piece_path(request.out, Piece("mixture", "ring", "flow_mh")))["is_complete"] is False
+    record = load_record(piece_path(tmp_path, Piece("mixture", "ring", "flow_mh")))
+    assert (record["is_complete"], record["draws"], limits) == (False, 8, [60.0])
+    assert "(cut short)" in write_report(tmp_path).markdown.read_text()
     monkeypatch.setattr(runner, "run_method", lambda *_: pytest.fail("ran again"))
     assert runner.reproduce(request) == []
-    for longer in (0.3, None):  # more time is allowed: the piece is run again
+    for longer in (90.0, None):  # more time is allowed: the piece is run again
         with pytest.raises(pytest.fail.Exception):
             runner.reproduce(dataclasses.replace(request, max_seconds=longer))
-    monkeypatch.setattr(runner, "run_method", lambda *_: time.sleep(30))
-    assert "ran out" in runner.reproduce(dataclasses.replace(request, max_seconds=0.3))[0]
-    with pytest.raises(OptionError, match="max_seconds"), runner.time_limit(0.0):
-        pass
+    monkeypatch.setattr(runner, "run_method", lambda *arguments: cut(*arguments, num_draws=2))
+    assert "ran out after 2 draws" in runner.reproduce(dataclasses.replace(request, max_seconds=90.0))[0]
 
 
 def test_another_configuration_is_refused(copy):

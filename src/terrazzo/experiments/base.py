@@ -87,7 +87,7 @@ class Plan:
         tuning_steps: Steps in which the flow's random walk finds its scale (its chains start in the flow: no burn-in).
         flow: Options of the flow that differ from the paper's architecture.
         reference: Chains, rounds and temperatures of the tempering run, and the kernel's steps between swaps.
-        ours: Options of `tz.sample` for our own row; none is the default pipeline.
+        ours: Options of `tz.sample` for our own row (often a time limit); none is the default pipeline.
     """
 
     settings: tuple[str, ...]

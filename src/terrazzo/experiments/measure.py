@@ -50,7 +50,6 @@ def measurements(run: Run, compile_seconds: float) -> dict[str, Any]:
         "chains": chains,
         "draws": draws,
         "num_dims": result.theta.shape[2],
-        "is_complete": result.is_complete,
         "seconds": {**run.seconds, "compile": compile_seconds, "total": total},
         "paper_ess": {"mean": theirs.mean, "standard_error": theirs.standard_error, "groups": len(theirs.per_group)},
         "ess": {
@@ -67,7 +66,7 @@ def measurements(run: Run, compile_seconds: float) -> dict[str, Any]:
             "sd_of_chain_means": float(log_prob.mean(axis=1).std(ddof=1)) if chains > 1 else None,
         },
         "acceptance": None if acceptance is None else float(np.mean(acceptance)),
-        "r_hat": max(r_hats, default=None),
+        "r_hat": "infinite" if np.inf in r_hats else max(r_hats, default=None),
         "verdict": {"is_trusted": result.verdict.is_trusted, "text": str(result.verdict)},
         "tuned": {k: v for k, v in result.provenance.get("tuned", {}).items() if np.size(v) == 1},
         "training": run.training,

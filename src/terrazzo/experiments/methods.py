@@ -29,12 +29,14 @@ class Context(NamedTuple):
         seed: Random seed.
         precision: As in `tz.sample`.
         progress: As in `tz.sample`.
+        max_seconds: When to stop drawing, or None.
     """
 
     target: Target
     seed: int
     precision: str | None
     progress: Any
+    max_seconds: float | None = None
 
 
 def lengths(method: Method, plan: Plan) -> dict[str, int]:
@@ -69,6 +71,8 @@ def run_flow(method: Method, plan: Plan, context: Context) -> Run:
     fitted = train_flow(method, plan, context)
     starts = flow_draws(fitted.transport, context.target, context.seed, plan.chains)
     trained = time.perf_counter() - began
+    if context.max_seconds is not None:
+        context = context._replace(max_seconds=max(context.max_seconds - trained, 1.0))
     result = _sample(
         context, size, sampler="latent_random_walk", warmup=plan.tuning_steps, transport=fitted.transport,
         training=False, init=context.target.space.decode(starts), sampler_options=dict(method.options),
@@ -128,13 +132,16 @@ def run_reference(method: Method, plan: Plan, context: Context) -> Run:
 
 def run_ours(method: Method, plan: Plan, context: Context) -> Run:
     """The default pipeline of `tz.sample`, with the plan's options if it has any."""
-    return _timed(_sample(context, lengths(method, plan), **plan.ours))
+    options = dict(plan.ours)
+    limits = [limit for limit in (options.pop("max_seconds", None), context.max_seconds) if limit is not None]
+    context = context._replace(max_seconds=min(limits, default=None))
+    return _timed(_sample(context, lengths(method, plan), **options))
 
 
 def _sample(context: Context, size: dict[str, int], **options: Any) -> Result:
     return sample(
         context.target, seed=context.seed, chains=size["chains"], draws=size["draws"], thin=size["thin"],
-        precision=context.precision, progress=context.progress, **options,
+        precision=context.precision, progress=context.progress, max_seconds=context.max_seconds, **options,
     )  # fmt: skip
 
 

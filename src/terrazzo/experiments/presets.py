@@ -1,7 +1,7 @@
 """The presets: how long each experiment runs.
 
 `smoke` proves that everything works, in seconds, and its numbers mean nothing. `small` fits two CPU cores in a coffee
-break: smaller flows, fewer chains and draws, one fold, no Digits. `paper` is the paper's own: 10,000 iterations of
+break: smaller flows, fewer chains and draws, one fold, no Digits, and a time limit for ours. `paper` is the paper's own: 10,000 iterations of
 batch 128, 128 chains of 10^5 steps, every tenth kept, 10^5 steps of burn-in for baselines; it wants a GPU.
 """
 
@@ -33,17 +33,21 @@ PAPER = {
 
 SMALL_FLOW = {"num_layers": 4, "width": 64, "context_width": 32}
 _small = Plan(
-    (), chains=32, draws=500, thin=10, burn_in=5000, iterations=1000, tuning_steps=500, flow=SMALL_FLOW,
-    reference={"chains": 8, "rounds": 1000, "temperatures": 16, "moves": 1},
+    (), chains=32, draws=400, thin=10, burn_in=5000, iterations=500, tuning_steps=500, flow=SMALL_FLOW,
+    reference={"chains": 8, "rounds": 1000, "temperatures": 16, "moves": 1}, ours={"max_seconds": 45.0},
 )  # fmt: skip
 SMALL = {
-    "mixture": replace(_small, settings=MIXTURE.settings, methods=("flow_mh", "ours"), draws=1000),
-    "ising": replace(_small, settings=("paper",), burn_in=10_000),
+    "mixture": replace(
+        _small, settings=MIXTURE.settings, methods=("flow_mh", "ours"), draws=1000, iterations=1000,
+        ours={"max_seconds": 25.0},
+    ),
+    "ising": replace(_small, settings=("paper",)),
     "logistic": replace(_small, settings=("iris", "wine", "breast_cancer"), folds=(0,), methods=LOGISTIC_ROWS),
     "selection": replace(
-        _small, settings=("100", "100_noisy"), methods=SELECTION_ROWS, chains=16, iterations=200, batch_size=32
+        _small, settings=("100", "100_noisy"), methods=SELECTION_ROWS, chains=16, iterations=100, batch_size=32,
+        reference={"chains": 8, "rounds": 150, "temperatures": 6, "moves": 10},
     ),
-}
+}  # fmt: skip
 
 TINY_FLOW = {"num_layers": 1, "width": 8, "context_width": 4}
 # Not the default pipeline, whose choice of moves rests on timings: a smoke run is the same every time.

@@ -2,8 +2,6 @@
 
 import contextlib
 import shlex
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +18,8 @@ from terrazzo.experiments.presets import EXPERIMENTS, get_preset
 from terrazzo.experiments.records import is_finished, piece_path, save_record
 from terrazzo.progress import Progress, format_seconds
 
+LEAST_DRAWS = 4  # below it no effective sample size can be told
+
 
 @dataclass(frozen=True)
 class Request:
@@ -34,7 +34,7 @@ class Request:
         folds: Folds to run, from 1.
         seed: Random seed, of data and chains.
         archive: Data sets as `logistic.save_archive` writes them, where scikit-learn is missing.
-        max_seconds: When a piece has taken this long it keeps the draws it has.
+        max_seconds: When a piece has taken this long it keeps the draws it has (training and burn-in are not cut).
         progress: As in `tz.sample`.
     """
 
@@ -157,12 +157,13 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
     is_double = experiment.precision == "float64"
     with jax.enable_x64(True) if is_double else contextlib.nullcontext():
         case = experiment.build(piece.setting, piece.fold, request.seed, request.archive)
-        context = Context(case.target, request.seed, experiment.precision, request.progress)
+        context = Context(case.target, request.seed, experiment.precision, request.progress, request.max_seconds)
         compiled = clock[0]
-        with time_limit(request.max_seconds) as limit:
-            run = run_method(method, plan, context)
-        if not run.result.is_complete and not limit.is_over:
+        run = run_method(method, plan, context)
+        if not run.result.is_complete:
             raise KeyboardInterrupt  # the user's own: a part of a piece is not a piece
+        if run.result.num_draws < LEAST_DRAWS:
+            raise OptionError("max_seconds", f"ran out after {run.result.num_draws} draws", "allow more time")
         with Progress(request.progress) as progress:
             progress.phase("diagnosing")
             figures = measurements(run, clock[0] - compiled)
@@ -178,43 +179,8 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
         "max_seconds": request.max_seconds,
         **environment(),
         **figures,
+        "is_complete": run.result.num_draws == config["draws"],
         "extra": extra,
     }
     save_record(piece_path(request.out, piece), record, arrays)
     return record
-
-
-class Limit:
-    """Whether the time of a piece has run out."""
-
-    is_over = False
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float | None) -> Iterator[Limit]:
-    """Ends a run after some seconds as Ctrl-C would: `tz.sample` then returns what it has.
-
-    While training or in warm-up there is nothing to return yet, and the piece fails with an `OptionError`.
-    """
-    limit = Limit()
-    if seconds is None:
-        yield limit
-        return
-    if not seconds > 0 or threading.current_thread() is not threading.main_thread():
-        raise OptionError("max_seconds", f"must be positive and in the main thread, got {seconds!r}", "e.g. 60")
-
-    def stop(*_: Any) -> None:
-        limit.is_over = True
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield limit
-    except KeyboardInterrupt:
-        if not limit.is_over:
-            raise
-        raise OptionError("max_seconds", f"{seconds:g} ran out before the first draw", "allow more time") from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -105,6 +105,12 @@ def _ess(row: Row) -> Cell:
     return spread(number(row.mean("paper_ess", "mean")), row.standard_error("paper_ess", "standard_error"))
 
 
+def _r_hat(row: Row) -> Cell:
+    if any(record.get("r_hat") == "infinite" for record in row.records):  # chains that each stay where they are
+        return Cell("∞", 1e300)
+    return number(row.worst("r_hat"), 3)
+
+
 SETTING: Column = ("setting", _setting)
 SAMPLER: Column = ("sampler", _label)
 VERDICT: Column = ("verdict", _verdict)
@@ -123,7 +129,7 @@ LOG_PROB: tuple[Column, ...] = (
 )
 HEALTH: tuple[Column, ...] = (
     ("acceptance", lambda r: number(r.mean("acceptance"), 2)),
-    ("R-hat", lambda r: number(r.worst("r_hat"), 3)),
+    ("R-hat", _r_hat),
     ("seconds", lambda r: fixed(sum(r.values("seconds", "total")), 0)),
 )
 ACCURACY: tuple[Column, ...] = (
@@ -208,7 +214,7 @@ def _plain(text: str) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "π": r"$\pi$", "–": "--", "“": "``",
-    "”": "''",
+    "”": "''", "∞": r"$\infty$",
 }  # fmt: skip
 
 
