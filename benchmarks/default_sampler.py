@@ -115,6 +115,8 @@ def main():
     parser.add_argument("--sampler", default="auto")
     parser.add_argument("--sampler-options", type=json.loads, default=None)
     parser.add_argument("--training", type=json.loads, default=None)
+    parser.add_argument("--no-transport", action="store_true")
+    parser.add_argument("--max-rounds", type=int, default=None)
     parser.add_argument("--transport-options", type=json.loads, default=None)
     parser.add_argument("--archive", default=None, help="npz with the data, where scikit-learn is missing")
     parser.add_argument("--progress", default="off")
@@ -126,7 +128,9 @@ def main():
             result = tz.sample(
                 target, seed=0, chains=options.chains, draws=options.draws, thin=options.thin,
                 max_seconds=options.seconds, sampler=options.sampler, sampler_options=options.sampler_options,
-                training=options.training, transport_options=options.transport_options, progress=options.progress,
+                training=options.training, transport=False if options.no_transport else None,
+                exploration=None if options.max_rounds is None else {"max_rounds": options.max_rounds},
+                transport_options=options.transport_options, progress=options.progress,
             )  # fmt: skip
             report(name, result, time.perf_counter() - tick, truth)
 

@@ -18,6 +18,8 @@ MIN_CHAINS = 2  # one chain cannot be compared with another; four are better
 MIN_ACCEPTANCE = 1e-3
 MAX_PARETO_K = 0.7  # Vehtari et al. (2024)
 INTERRUPTED = "the run was interrupted"
+MOVED = "coordinates that moved"
+POINT_MASS = "tempered draws at the same configuration"
 HEADLINES = ("worst R-hat", "least ESS")
 
 
@@ -113,7 +115,7 @@ def _chain_checks(
     chains = float(num_chains)
     yield Check("chains", chains, float(MIN_CHAINS), chains >= MIN_CHAINS, "run at least 4 chains")
     moved = float(summary.num_dims - num_constant)
-    yield Check("coordinates that moved", moved, 1.0, moved >= 1, "check the starts and the log-probability")
+    yield Check(MOVED, moved, 1.0, moved >= 1, "check the starts and the log-probability")
     rows = [row for row in summary.rows if not row.is_constant]
     if moved:
         values = [row.r_hat for row in rows if not np.isnan(row.r_hat)]
@@ -133,6 +135,12 @@ def _chain_checks(
         yield Check("Pareto k", k, MAX_PARETO_K, k <= MAX_PARETO_K, advice, False)
 
 
+def without_false_alarms(checks: Sequence[Check]) -> list[Check]:
+    """The checks, less the alarm that nothing moved if an independent exploration ended in the same configuration."""
+    is_point = any(check.name == POINT_MASS and check.passed for check in checks)
+    return [check for check in checks if not (is_point and check.name == MOVED)]
+
+
 def figure(value: float) -> str:
     """A number for a person: four digits, whole numbers whole."""
     return f"{value:.0f}" if abs(value) >= 100 or float(value).is_integer() else f"{value:.4g}"
@@ -148,7 +156,7 @@ def judge(checks: Sequence[Check], num_chains: int, num_constant: int, num_dims:
         )
         return Verdict(False, f"{reasons} ({failed[0].advice})")
     parts = [f"{c.name} {figure(c.value)}" for c in checks if c.name in HEADLINES]
-    text = f"{', '.join(parts)}, {num_chains} chains"
+    text = ", ".join([*parts, f"{num_chains} chains"])
     if num_constant:
         text += f", {num_constant} of {num_dims} coordinates constant"
     return Verdict(True, text)

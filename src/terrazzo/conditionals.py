@@ -348,6 +348,7 @@ def _run_chains(
     if "sampler" not in options and narrow is not None:
         local = {"local": sweep, "local_options": sweep_options, "num_local": 1}
         settings |= {"sampler": "hybrid", "transport": narrow, "training": False, "sampler_options": local}
+        settings["exploration"] = False
     elif "sampler" not in options:
         settings |= {"sampler": sweep, "sampler_options": sweep_options}
     elif narrow is not None and "transport" not in options:

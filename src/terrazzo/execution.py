@@ -141,8 +141,8 @@ class Run:
         else:
             plan = make_plan(
                 self.plan_key, self.target, transport, num_chains=s.chains, num_draws=s.draws, mesh=self.mesh,
-                length=self.length, training=s.training, exploration=s.exploration or {}, fixed=fixed, budget=self.budget,
-                progress=self.progress,
+                length=self.length, training=s.training, exploration=s.exploration or {}, fixed=fixed,
+                budget=self.budget, progress=self.progress,
             )  # fmt: skip
         self._spec = REGISTRY[plan.sampler]
         problem = running.Problem(self.target, plan.transport if plan.uses_transport else None, plan.options)

@@ -28,7 +28,7 @@ from terrazzo.warmup import Budget
 PLANNED = ("auto", "hybrid")  # samplers whose warm-up explores by tempering
 WARMUP, PLANNED_WARMUP = 500, 100
 LARGEST_LEARNED = {"cpu": 128}  # coordinates up to which a transport is learned by default; elsewhere:
-LARGEST_LEARNED_ELSEWHERE = 1024
+LARGEST_LEARNED_ELSEWHERE = 256
 EXPLORATION = ("num_ladders", "max_rounds")
 
 

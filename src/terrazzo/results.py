@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo.checks import Check, Diagnosis, Verdict, chain_checks, judge
+from terrazzo.checks import Check, Diagnosis, Verdict, chain_checks, judge, without_false_alarms
 from terrazzo.diagnostics import LogZ
 from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
 from terrazzo.spaces import Space
@@ -176,7 +176,7 @@ class Result:
             evidence=self.evidence,
             is_complete=self.is_complete,
         )
-        return [*own, *self.extra_checks]
+        return without_false_alarms([*own, *self.extra_checks])
 
     @cached_property
     def verdict(self) -> Verdict:

@@ -84,7 +84,7 @@ def disagreement(first: Any, second: Any, *, alpha: float = 1e-3) -> Disagreemen
 
 
 def _effective_sizes(draws: np.ndarray) -> np.ndarray:
-    """The ESS of each feature's mean; one that never moved is taken to mix like the slower ones that did, if any did."""
+    """The ESS of each feature's mean; one that never moved is taken to mix like the slower ones that did."""
     moving = np.ptp(draws, axis=(0, 1)) > 0
     out = np.full(draws.shape[-1], np.nan)
     if moving.any():

@@ -26,6 +26,7 @@ from terrazzo.samplers.tempered_runs import ladder_evidence
 from terrazzo.samplers.tempering import LEAST_REJECTION, LadderState, TemperingState
 from terrazzo.targets import Target
 from terrazzo.warmup.budget import Budget
+from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.locals import exploring_kernel
 
 FIRST_RUNGS, MOST_RUNGS = 12, 96
@@ -34,6 +35,8 @@ BLOCK = 100  # kept rounds between two looks at the ladders
 EVEN_BLOCKS = 4  # blocks in which every round is kept; then the thinning doubles with every second block
 GOOD_R_HAT = 1.02
 GOOD_ESS = 400.0
+EXPLORING_SECONDS = 60.0
+ROUNDS = {"cpu": (200, 2000), "accelerator": (1000, 12_000)}  # at least, at most
 MOST_WATCHED = 128  # coordinates whose agreement is followed while exploring
 
 
@@ -92,11 +95,6 @@ def default_num_ladders(target: Target) -> int:
     return 32 if target.space.num_dims <= 128 else 16
 
 
-def default_max_rounds() -> int:
-    """The most rounds: they cost latency on an accelerator, arithmetic on a CPU."""
-    return 2000 if jax.default_backend() == "cpu" else 12_000
-
-
 def deal_rungs(betas: np.ndarray, rejections: np.ndarray, num_rungs: int) -> np.ndarray:
     """A ladder of `num_rungs` on which all pairs would reject equally often.
 
@@ -153,7 +151,10 @@ class _Ladders:
                 jnp.asarray(count, jnp.int32), self.states, tuning_state,
             )  # fmt: skip
             best = float(np.asarray(self.states.log_prob).max())
-            chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
+            elapsed = time.perf_counter() - tick
+            chunk = running.next_chunk(count, elapsed, is_first=done == 0)
+            if done > 0:
+                self.round_seconds = min(self.round_seconds, elapsed / count)
             done += count
             self.num_rounds += count
             self.progress.update(self.num_rounds, best_log_prob=best, temperatures=len(tuning_state.betas))
@@ -174,6 +175,13 @@ class _Ladders:
         states = TemperingState(old.position, old.log_prob, positions, log_probs, jnp.zeros_like(old.parity))
         self.states, self.betas = devices.deal(self.mesh, states), betas
         return True
+
+    def affordable_rounds(self) -> int:
+        """As many rounds as a minute holds, within limits; by a timing that is measured once and remembered."""
+        low, high = ROUNDS["cpu" if jax.default_backend() == "cpu" else "accelerator"]
+        key = cost_key(self.target, "exploration", self.kernel, self.num_moves, len(self.betas), self.num_ladders)
+        seconds = remembered(key, lambda: self.round_seconds if np.isfinite(self.round_seconds) else 1.0)
+        return int(np.clip(EXPLORING_SECONDS / seconds, low, high))
 
     def draw(self, first: int, count: int, thin: int) -> dict[str, np.ndarray]:
         """`count` kept rounds of the frozen ladder, the first of them the `first`, `thin` rounds each."""
@@ -231,7 +239,7 @@ def explore(
         budget: What warm-up may spend.
         progress: Its current phase is updated.
         num_ladders: Independent ladders; 8 on a CPU, more on an accelerator.
-        max_rounds: The most rounds after adaptation; 2,000 on a CPU, 12,000 on an accelerator.
+        max_rounds: The most rounds after adaptation; by default what a minute holds, within limits.
         starts: Where the ladders start, (ladder, dim); uniform over the possible configurations if None.
 
     Returns:
@@ -240,12 +248,13 @@ def explore(
     """
     began = time.perf_counter()
     ladders = _Ladders(key, target, num_ladders or default_num_ladders(target), progress, budget)
-    most = default_max_rounds() if max_rounds is None else max_rounds
-    progress.phase("exploring", 2 * ADAPT_ROUNDS + most, "rounds")
+    phase = progress.phase("exploring", None, "rounds")
     ladders.begin(starts)
     ladders.adapt(None, ADAPT_ROUNDS)
     if ladders.redeal():
         ladders.adapt(ladders.betas, ADAPT_ROUNDS)
+    most = ladders.affordable_rounds() if max_rounds is None else max_rounds
+    phase.total = ladders.num_rounds + most
     blocks: list[dict[str, np.ndarray]] = []
     r_hat = np.inf
     thins: list[int] = []

@@ -40,11 +40,13 @@ class Learned(NamedTuple):
     summary: dict[str, Any]
 
 
-def default_training() -> dict[str, Any]:
-    """Steps and batch that suit the device: latency rules on an accelerator, arithmetic on a CPU."""
+def default_training(num_dims: int) -> dict[str, Any]:
+    """Steps and batch that suit the device and the dimension: a step costs d network passes, one after the other."""
     if jax.default_backend() == "cpu":
-        return {"num_steps": 2000, "batch_size": 128, "patience": 2, "learning_rate": 2e-3}
-    return {"num_steps": 12_000, "batch_size": 1024, "patience": 2, "learning_rate": 1e-3}
+        steps = int(np.clip(64_000 // num_dims, 600, 2000))
+        return {"num_steps": steps, "batch_size": 128, "patience": 2, "learning_rate": 2e-3}
+    steps = int(np.clip(768_000 // num_dims, 3000, 12_000))
+    return {"num_steps": steps, "batch_size": 1024, "patience": 2, "learning_rate": 1e-3}
 
 
 def learn(
@@ -59,7 +61,7 @@ def learn(
 ) -> Learned:
     """Trains `transport` on the tempered draws, then on them and the target together."""
     began = time.perf_counter()
-    chosen = {**default_training(), **settings}
+    chosen = {**default_training(target.space.num_dims), **settings}
     chosen.pop("objective", None)
     num_steps = int(chosen.pop("num_steps"))
     cut = max(1, int((1 - HELD_OUT_SHARE) * explored.theta.shape[1]))

@@ -301,12 +301,12 @@ class Trial:
         through = top([r for r in self.rows if r.uses_transport])
         alone = top([r for r in self.rows if r.sampler == "hybrid" and not r.uses_transport])
         tempered = top([r for r in self.rows if r.sampler == "parallel_tempering"])
-        text = (
-            f"effective draws a second: {figure(through)} with the transport, {figure(alone)} with local moves alone, "
-            f"{figure(tempered)} with tempering"
-        )
+        parts = [f"{figure(alone)} with local moves alone", f"{figure(tempered)} with tempering"]
+        if self.transport is None:
+            return f"effective draws a second: {', '.join(parts)}"
+        parts = [f"{figure(through)} with the transport", *parts]
         off = "" if best.uses_transport else "; the transport is switched off"
-        return text + off
+        return f"effective draws a second: {', '.join(parts)}{off}"
 
 
 def _int(value: int) -> Array:
