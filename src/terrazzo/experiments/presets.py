@@ -1,8 +1,9 @@
 """The presets: how long each experiment runs.
 
 `smoke` proves that everything works, in seconds, and its numbers mean nothing. `small` fits two CPU cores in a coffee
-break: smaller flows, fewer chains and draws, one fold, no Digits, and a time limit for ours. `paper` is the paper's own: 10,000 iterations of
-batch 128, 128 chains of 10^5 steps, every tenth kept, 10^5 steps of burn-in for baselines; it wants a GPU.
+break: smaller flows, fewer chains and draws, one fold, no Digits, and a time limit for ours. `paper` is the paper's
+own: 10,000 iterations of batch 128, 128 chains of 10^5 steps, every tenth kept, 10^5 steps of burn-in for baselines; it
+wants a GPU.
 """
 
 from collections.abc import Mapping
