@@ -44,9 +44,9 @@ def default_training(num_dims: int) -> dict[str, Any]:
     """Steps and batch that suit the device and the dimension: a step costs d network passes, one after the other."""
     if jax.default_backend() == "cpu":
         steps = int(np.clip(64_000 // num_dims, 600, 2000))
-        return {"num_steps": steps, "batch_size": 128, "patience": 2, "learning_rate": 2e-3}
+        return {"num_steps": steps, "batch_size": 128, "patience": 3, "learning_rate": 2e-3}
     steps = int(np.clip(768_000 // num_dims, 3000, 12_000))
-    return {"num_steps": steps, "batch_size": 1024, "patience": 2, "learning_rate": 1e-3}
+    return {"num_steps": steps, "batch_size": 1024, "patience": 6, "learning_rate": 1e-3}
 
 
 def learn(

@@ -216,8 +216,7 @@ class Trial:
             "inverse_temperatures": jnp.asarray(found.inverse_temperatures, jnp.result_type(float)),
             "kernel": found.kernel, "kernel_options": found.kernel_options, "num_moves": found.num_moves,
         }  # fmt: skip
-        share = self.num_chains / found.theta.shape[0]  # ladders share a CPU, and run side by side elsewhere
-        share = share if jax.default_backend() == "cpu" else 1.0
+        share = self.num_chains / found.theta.shape[0]  # a ladder is wide: a few of them fill any device
         key = cost_key(self.target, "exploration", found.kernel, len(found.inverse_temperatures), found.theta.shape[0])
         seconds = share * remembered(key, lambda: found.round_seconds)
         scaled = value * self.num_chains / found.theta.shape[0]
