@@ -33,9 +33,9 @@ NOTES = {
         "empty model, Gibbs finds the true support, and the released scripts score the chains on freshly drawn, "
         "unrelated data, which reverses the ranking; in float32 the same model differs by up to 2,195 nats between two "
         "evaluations. The paper's numbers are therefore no target to reach, and stand here for completeness.",
-        "With noise (sd 10) a feature without effect keeps an inclusion probability of about 1 / (1 + √(1 + 10 n / 100)), "
-        "0.18 for 100 features: the prior of a coefficient has variance 10, whatever the data. The exact support is then "
-        "one of very many sets, and what can be compared are inclusion probabilities.",
+        "With noise (sd 10) a feature without effect keeps an inclusion probability of about 1 / (1 + √(1 + n / 10)), "
+        "0.18 for 100 features: the prior of a coefficient has variance 10, whatever the data. The exact support is "
+        "then one of very many sets, and what can be compared are inclusion probabilities.",
         "A high ESS at a low log π is a chain that moves freely where there is no mass.",
     ),
 }
