@@ -127,8 +127,9 @@ def _chain_checks(
         yield Check("least ESS", least, MIN_ESS, least >= MIN_ESS, "run longer, or try another sampler")
     if acceptance_rate is not None and acceptance_rate.size:
         lowest = float(np.mean(acceptance_rate, axis=1).min())
-        advice = "a chain hardly moves: lower the step size or warm up longer"
-        yield Check("lowest acceptance", lowest, MIN_ACCEPTANCE, lowest >= MIN_ACCEPTANCE, advice)
+        advice = "a chain hardly moves: unless pi sits on few configurations, lower the step size or warm up longer"
+        is_decisive = lowest == 0 or not rows  # otherwise R-hat and ESS judge what the moves achieved
+        yield Check("lowest acceptance", lowest, MIN_ACCEPTANCE, lowest >= MIN_ACCEPTANCE, advice, is_decisive)
     if evidence is not None and not np.isnan(evidence.pareto_k):
         k = float(evidence.pareto_k)
         advice = "log Z and its error are unreliable: train the transport longer"

@@ -26,7 +26,7 @@ def tell(line: str) -> None:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m terrazzo.experiments.run", description="The paper's experiments.")
-    parser.add_argument("experiments", nargs="*", choices=[*EXPERIMENTS, "all", []], help="which experiments")
+    parser.add_argument("experiments", nargs="*", help=f"{', '.join(EXPERIMENTS)}, or all (the default)")
     parser.add_argument("--preset", default="small", choices=list(PRESETS))
     parser.add_argument("--out", type=Path, default=Path("reproduction"), help="folder of the records")
     parser.add_argument("--samplers", nargs="+", default=[], help="rows to run, or their common beginning")

@@ -104,6 +104,7 @@ def _ising(rows: list[Row]) -> list[Row]:
 def _digits(rows: list[Row], count: int) -> Any:
     """True and corrupted digit on top, below it a line of draws for every sampler."""
     figure = _figure(1.0 + 0.85 * count, 1.05 * (len(rows) + 1.2))
+    figure.get_layout_engine().set(h_pad=0.12)
     axes = figure.subplots(len(rows) + 1, count, squeeze=False)
     arrays = rows[0].arrays()
     for axis in axes[0]:
@@ -118,7 +119,8 @@ def _digits(rows: list[Row], count: int) -> Any:
                 _image(axis, samples[i], cmap="gray_r", vmin=0, vmax=1)
             else:
                 axis.set_axis_off()
-        line[0].set_title(row.label, fontsize=9, loc="left")
+        label = line[0].text(0.0, 1.08, row.label, fontsize=9, transform=line[0].transAxes)
+        label.set_in_layout(False)  # a long label must not widen the first column
     return figure
 
 

@@ -24,6 +24,7 @@ from terrazzo.transports import posterior_log_weights
 from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, thinned
 
 MAX_START_R_HAT = 1.02
+MAX_EXPLORED_R_HAT = 1.1
 MAX_SHARE_BEYOND = 0.02
 ALPHA = 1e-4  # chance of a false alarm of each comparison with the tempered draws
 MIN_POINT_SHARE = 0.98
@@ -89,7 +90,8 @@ class Agreement:
             return
         out = disagreement(self._features(explored.theta, explored.log_prob), self._features(self.theta, self.log_prob))
         advice = "the chains and the tempered exploration disagree: run longer, or explore longer"
-        yield Check("difference from tempered draws (s.e.)", out.z, out.limit, out.z <= out.limit, advice)
+        is_settled = explored.r_hat <= MAX_EXPLORED_R_HAT  # ladders that still disagree cannot accuse anyone
+        yield Check("difference from tempered draws (s.e.)", out.z, out.limit, out.z <= out.limit, advice, is_settled)
 
     def _weights(self) -> Any:
         weighed = self.plan.weighed
@@ -106,7 +108,9 @@ class Agreement:
             beyond = (weighed.tempered_log_weights > top, self.final_log_weights > top)
             own = (thinned(explored.log_prob, MAX_WEIGHED), thinned(self.log_prob, MAX_WEIGHED))  # says how chains mix
             out = disagreement(*[np.stack(pair, axis=-1) for pair in zip(beyond, own, strict=True)], alpha=ALPHA)
-            yield Check("the same, tempered against final (s.e.)", out.z, out.limit, out.z <= out.limit, LOST)
+            is_settled = explored.r_hat <= MAX_EXPLORED_R_HAT
+            name = "the same, tempered against final (s.e.)"
+            yield Check(name, out.z, out.limit, out.z <= out.limit, LOST, is_settled)
 
     def _evidence(self) -> Any:
         estimates = self.estimates()
