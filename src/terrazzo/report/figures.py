@@ -176,25 +176,30 @@ def posterior_means(rows: list[Row]) -> Picture | None:
 def inclusions(rows: list[Row]) -> Picture | None:
     """Posterior inclusion probabilities against those of the tempering run."""
     own = [row for row in rows if row.experiment == "selection"]
-    settings = [s for s in dict.fromkeys(r.setting for r in own) if any(r.setting == s for r in own)]
+    settings = list(dict.fromkeys(row.setting for row in own))
     if not settings:
         return None
     figure = _figure(3.1 * min(3, len(settings)), 3.3 * -(-len(settings) // 3))
     axes = figure.subplots(-(-len(settings) // 3), min(3, len(settings)), squeeze=False).ravel()
     for axis in axes[len(settings) :]:
         axis.set_axis_off()
+    samplers = {row.sampler: row.label for row in own}
     for axis, setting in zip(axes, settings, strict=False):
-        by_sampler = {row.sampler: row for row in own if row.setting == setting}
-        support = next(iter(by_sampler.values())).arrays()["support"]
-        order = np.argsort(-support, kind="stable")
-        for mark, (_, row) in zip("osDv^x", by_sampler.items(), strict=False):
-            axis.plot(row.arrays()["inclusion"][order], mark, markersize=3, alpha=0.7, label=row.label)
+        rows_here = [row for row in own if row.setting == setting]
+        support = rows_here[0].arrays()["support"]
+        order = np.argsort(1 - support.astype(int), kind="stable")
+        for row in rows_here:
+            place = list(samplers).index(row.sampler)
+            style = {"marker": "osDv^x"[place % 6], "color": f"C{place % 10}", "linestyle": "none"}
+            axis.plot(row.arrays()["inclusion"][order], markersize=3, alpha=0.7, label=row.label, **style)
         axis.axvspan(-0.5, support.sum() - 0.5, color="0.92", zorder=0)
-        axis.set_title(setting.replace("_", " ") + " features", fontsize=9)
+        size, _, kind = setting.partition("_")
+        axis.set_title(f"{size} features" + (f", {kind}" if kind else ""), fontsize=9)
         axis.set_ylim(-0.03, 1.03)
         axis.tick_params(labelsize=7)
     axes[0].set_ylabel("inclusion probability", fontsize=8)
-    axes[0].legend(fontsize=6, loc="center right")
+    handles = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), fontsize=7, loc="outside lower center", ncols=4)
     caption = (
         "Figure 5. Variable selection: the posterior probability that each feature belongs to the model. The "
         "informative features come first, on grey."

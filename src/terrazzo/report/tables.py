@@ -108,7 +108,8 @@ def _ess(row: Row) -> Cell:
 def _r_hat(row: Row) -> Cell:
     if any(record.get("r_hat") == "infinite" for record in row.records):  # chains that each stay where they are
         return Cell("∞", 1e300)
-    return number(row.worst("r_hat"), 3)
+    worst = row.worst("r_hat")
+    return fixed(worst, 3) if worst < 10 else number(worst, 3)
 
 
 SETTING: Column = ("setting", _setting)
