@@ -21,8 +21,6 @@ from terrazzo.report import write_report
 from terrazzo.report.rows import collect_rows
 from terrazzo.report.tables import make_tables, to_latex
 
-pytestmark = pytest.mark.filterwarnings("ignore:\\s*Possibly assigning a JAX-transformed callable")
-
 SMOKE = ["all", "--preset", "smoke", "--progress", "plain"]
 
 

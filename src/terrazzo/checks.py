@@ -86,7 +86,8 @@ class Diagnosis(NamedTuple):
             lines.append(f"sampler: {self.choice}")
         return "\n".join([*lines, f"verdict: {self.verdict}"])
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        return str(self)
 
 
 def chain_checks(

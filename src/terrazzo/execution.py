@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from terrazzo import devices, running
 from terrazzo.checkpoints import Checkpoint, Setup, restore_states, state_leaves
+from terrazzo.checks import Check
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.diagnostics.streaming import RunningRhat
 from terrazzo.progress import Progress
@@ -338,7 +339,9 @@ class Run:
         else:
             empty = {"theta": np.zeros((s.chains, 0, space.num_dims), space.dtype)}
             joined = empty | {"log_prob": np.zeros((s.chains, 0))}
-        evidence, estimates, checks = ready.evidence, {}, ()
+        evidence = ready.evidence
+        estimates: dict[str, LogZ] = {}
+        checks: tuple[Check, ...] = ()
         if evidence is not None:
             estimates["importance"] = evidence
         replicas = joined.pop("replica_log_probs", None)

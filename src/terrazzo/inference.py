@@ -247,7 +247,8 @@ def _checked_starts(init: Any, target: Target, chains: int) -> np.ndarray:
         theta = np.tile(theta, (chains, 1))
     if theta.shape[0] != chains or theta.ndim != 2:
         raise OptionError("init", f"has leading shape {theta.shape[:-1]} for {chains} chains", "one start per chain")
-    log_prob = np.asarray(eqx.filter_jit(jax.vmap(target.log_prob))(jnp.asarray(theta)))
+    evaluate = eqx.filter_jit(lambda target, theta: jax.vmap(target.log_prob)(theta))
+    log_prob = np.asarray(evaluate(target, jnp.asarray(theta)))
     for row, value in zip(theta, log_prob, strict=True):
         if np.isnan(value) or value == np.inf:
             raise non_finite_error(target, row)

@@ -24,7 +24,8 @@ from terrazzo.errors import OptionError
 from terrazzo.samplers.tempering import default_ladder, parallel_tempering, prepare, tuning
 from terrazzo.targets import Target
 
-NUM_SUPPORT_DRAWS = 2**16
+NUM_SUPPORT_DRAWS = 2**14
+SUPPORT_BATCH = 256
 
 
 class TemperedRun(NamedTuple):
@@ -71,10 +72,16 @@ def stepping_stones(log_probs: Any, inverse_temperatures: Any, log_z0: float) ->
     return LogZ(log_z0 + total(v), error, float("nan"), float("nan"))
 
 
+@eqx.filter_jit
+def _share_possible(key: Array, target: Target) -> Array:
+    theta = target.space.random(key, (NUM_SUPPORT_DRAWS,))
+    log_prob = jax.lax.map(target.log_prob, theta, batch_size=SUPPORT_BATCH)  # a wide batch would not fit everywhere
+    return jnp.mean(jnp.where(log_prob > -jnp.inf, 1.0, 0.0))
+
+
 def log_num_possible(key: Array, target: Target) -> tuple[float, float]:
     """The log-number of possible configurations and its standard error, from uniform draws (0 if all were possible)."""
-    theta = target.space.random(key, (NUM_SUPPORT_DRAWS,))
-    share = float(jnp.mean(jnp.where(jax.vmap(target.log_prob)(theta) > -jnp.inf, 1.0, 0.0)))
+    share = float(_share_possible(key, target))
     log_states = float(np.log(target.space.sizes.astype(float)).sum())
     if share == 0:
         return float("nan"), float("nan")

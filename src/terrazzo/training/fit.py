@@ -36,7 +36,7 @@ class Fitted(NamedTuple):
         transport: The best transport by the held-out objective.
         history: Arrays by step: loss, is_ess, gradient_norm, beta; by check: check_step, held_out.
         num_steps: Steps taken.
-        reason: Why training ended: "converged", "budget", or "non-finite loss at step N".
+        reason: Why training ended: "converged", "good enough", "budget", or "non-finite loss at step N".
         seconds: Wall time, compilation included.
     """
 
@@ -152,6 +152,7 @@ def fit(
     patience: int | None = None,
     check_every: int = 100,
     num_groups: int | None = None,
+    enough_is_ess: float | None = None,
     check_objective: ReverseKL | ForwardKL | None = None,
     should_stop: Callable[[], bool] | None = None,
     progress: Any = None,
@@ -174,7 +175,8 @@ def fit(
         check_every: Steps between held-out checks.
         num_groups: Groups into which a batch is split and dealt out over devices; by default one per accelerator.
             The same number of groups gives the same weights on any number of devices, up to rounding.
-        check_objective: What held-out checks evaluate, if not the objective itself: forward KL on draws kept apart, say.
+        enough_is_ess: Training ends when the held-out importance weights have this effective share (reverse KL).
+        check_objective: What held-out checks evaluate, if not the objective: forward KL on draws kept apart, say.
         should_stop: Asked after every check; True ends training (a budget is spent).
         progress: A `Progress` whose current phase is updated, or None.
 
@@ -242,7 +244,7 @@ def fit(
         if progress is not None:
             progress.update(step, loss=float(rows["loss"][count - 1]), is_ess=float(rows["is_ess"][count - 1]))
         if step % check_every == 0 or step == num_steps:
-            value = float(_held_out(checked, carry.params, static, target, check_key)[0])
+            value, is_ess = (float(v) for v in _held_out(checked, carry.params, static, target, check_key))
             checks.append((step, value))
             if step < anneal_steps:
                 continue
@@ -250,6 +252,9 @@ def fit(
             stale = 0 if is_better else stale + 1
             if value < best_value:
                 best_value, best_params = value, carry.params
+            if enough_is_ess is not None and value == best_value and is_ess >= enough_is_ess:
+                reason = "good enough"
+                break
             if patience is not None and stale >= patience:
                 cut, stale = cut + 1, 0
                 if cut == len(LEARNING_RATE_CUTS):

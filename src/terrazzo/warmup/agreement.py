@@ -48,7 +48,7 @@ class Agreement:
     def __init__(self, key: Array, target: Target, plan: Plan, theta: np.ndarray, log_prob: np.ndarray):
         self.plan, self.theta, self.log_prob = plan, theta, log_prob
         self.final_log_weights = None
-        if plan.weighed is not None and theta.shape[1] >= 4:
+        if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= 4:
             part = thinned(theta, MAX_WEIGHED)
             weights = posterior_log_weights(jax.random.fold_in(key, 1), plan.transport, target, part)
             self.final_log_weights = np.asarray(weights, float)

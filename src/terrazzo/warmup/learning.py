@@ -26,7 +26,8 @@ from terrazzo.transports import AbstractTransport
 from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.exploration import Explored
 
-FORWARD_SHARE = 0.3  # of the steps
+FORWARD_SHARE = 0.2  # of the steps
+ENOUGH_IS_ESS = 0.95  # a transport this good gains nothing from more training
 FORWARD_WEIGHT = 0.1
 HELD_OUT_SHARE = 0.2  # of the draws
 MAX_BUFFER = 2**17
@@ -83,7 +84,7 @@ def learn(
         try:
             fitted = fit(
                 jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
-                num_steps=steps,
+                num_steps=steps, enough_is_ess=ENOUGH_IS_ESS if i else None,
                 should_stop=lambda: budget.is_spent("training"), progress=progress,
                 **{"check_every": check_every, **chosen},
             )  # fmt: skip

@@ -34,7 +34,7 @@ NUM_RECORDS = 64
 TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.02  # for each candidate: at least, and of the seconds of a whole run
 TIMING_SECONDS = 0.2
 MOST_SECONDS, MOST_THIN = 60.0, 100
-SATURATED = 0.4  # of the records independent: their ESS then says little about shorter distances
+CLEAR = 8.0  # effective draws a chain that end a candidate's trial
 RESOLVED = 2.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
 TUNING_STEPS = 200
 LOW_QUANTILE = 0.05
@@ -132,15 +132,15 @@ class Trial:
     def run(self) -> Choice:
         """Tries everything that the budget allows, and chooses."""
         self.progress.phase("trying", None, "candidates")
-        locals_ = [self._tuned(local) for local in candidates(self.target)]
-        speeds = []
-        for local in locals_:
-            _, speed = self._local_alone(local, local.moves)
-            speeds.append(speed)
-            if self.budget.is_spent("trial"):
+        speeds: list[tuple[float, Local]] = []
+        for local in candidates(self.target):
+            if speeds and self.budget.is_spent("trial"):
                 break
-        local = locals_[int(np.argmax(speeds))]
-        if local.moves >= 4:
+            tuned = self._tuned(local)
+            _, speed = self._local_alone(tuned, tuned.moves)
+            speeds.append((speed, tuned))
+        local = max(speeds, key=lambda pair: pair[0])[1]
+        if local.moves >= 4 and not self.budget.is_spent("trial"):
             self._local_alone(local, local.moves // 4)
         if self.transport is not None:
             self._hybrids(local)
@@ -166,7 +166,7 @@ class Trial:
         tuning = spec.tuning(self.target, **local.options)
         states = running.start(self.mesh, spec, problem, tuning.parameters(state), self.init_key, self.starts)
         done, chunk = 0, 1
-        while done < TUNING_STEPS:
+        while done < TUNING_STEPS and not (done and self.budget.is_spent("trial")):
             count = min(chunk, TUNING_STEPS - done)
             tick = time.perf_counter()
             states, state, rate = running.warm_up(
@@ -230,8 +230,8 @@ class Trial:
     def _measure(self, label: str, options: dict[str, Any], *, uses_transport: bool) -> tuple[Row, float]:
         """Runs a candidate; returns its row and the worth it has where the chains already are.
 
-        All candidates get about the same time: a cheap one is thinned, so that it is not judged by a short stretch,
-        unless its records turn out to be independent; then a shorter stretch tells how many it could have given.
+        A stretch too short for the chains to meet says nothing, and one so long that all records are independent says
+        little: stretches grow, by thinning, until chains have clearly met or the time of a candidate is used up.
         """
         spec = REGISTRY["hybrid"]
         transport = self.transport if uses_transport else None
@@ -240,15 +240,16 @@ class Trial:
         key = cost_key(self.target, label, transport, self.num_chains)
         states = self._draw(spec, problem, states, 0, 1, 1, label)[0]  # compiles
         seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
-        thin, first = max(1, int(self.seconds / (NUM_RECORDS * seconds))), 1
+        most = max(1, int(self.seconds / (NUM_RECORDS * seconds)))
+        thin, first = max(1, most // 64), 1
         while True:
             states, _ = self._draw(spec, problem, states, first, NUM_RECORDS // 4, thin, label)
             states, rows = self._draw(spec, problem, states, first + NUM_RECORDS // 4, NUM_RECORDS, thin, label)
             self.budget.spend_evaluations("trial", int(rows["num_evaluations"].sum(dtype=np.int64)))
             value = least_ess(rows["theta"], rows["log_prob"])
-            if thin == 1 or value < SATURATED * NUM_RECORDS * self.num_chains:
+            if thin == most or value >= CLEAR * self.num_chains or self.budget.is_spent("trial"):
                 break
-            thin, first = max(1, thin // 8), first + 2 * NUM_RECORDS  # too independent to tell: look closer
+            thin, first = min(8 * thin, most), first + 2 * NUM_RECORDS  # chains that hardly met: look longer
         self.done += 1
         centred = least_ess(rows["theta"], rows["log_prob"], is_centred=True)
         time_taken = NUM_RECORDS * thin * seconds
