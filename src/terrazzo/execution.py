@@ -301,7 +301,7 @@ class Run:
         chunk, is_first = 1, True
         try:
             while done < s.draws and not (rows and self.budget.is_over):
-                count = min(s.chunk_size or chunk, self.length, s.draws - done)
+                count = min(s.chunk_size or chunk, self.length, s.draws - done, self._affordable(rows))
                 tick = time.perf_counter()
                 states, out = running.draw(
                     self.mesh, self.spec, ready.problem, self.length, s.keep_latent, ready.parameters, self.draw_key,
@@ -323,6 +323,13 @@ class Run:
         except (Exception, KeyboardInterrupt) as error:
             return rows, error
         return rows, None
+
+    def _affordable(self, rows: list[dict]) -> int:
+        """Kept draws that the evaluations left still pay for, judged by the last chunk; at least one."""
+        if self.budget.evaluations is None or not rows:
+            return self.settings.draws
+        each = float(rows[-1]["num_evaluations"].sum(dtype=np.int64)) / len(rows[-1]["num_evaluations"])
+        return max(1, int(self.budget.total_left // max(each, 1.0)))
 
     def _check_states(self, states: Any) -> None:
         log_prob = np.asarray(states.log_prob)

@@ -48,6 +48,11 @@ class Budget:
         return is_late or (self.evaluations is not None and sum(self.spent.values()) >= self.evaluations)
 
     @property
+    def total_left(self) -> float:
+        """Evaluations left to the whole run."""
+        return float("inf") if self.evaluations is None else max(self.evaluations - sum(self.spent.values()), 0.0)
+
+    @property
     def warmup_seconds(self) -> float | None:
         """Seconds all of warm-up may take."""
         return None if self.seconds is None else WARMUP_SHARE * self.seconds

@@ -230,10 +230,8 @@ def restored_plan(
     part = lambda group: {k[len(group) + 1 :]: v for k, v in arrays.items() if k.startswith(f"{group}.")}
     kernel = str(header["explored"]["kernel"])
     kernel_options = _prepared(target, kernel, part("kernel_options"))
-    explored = Explored(  # type: ignore[arg-type]
-        **part("explored"), **header["explored"], kernel_options=kernel_options,
-        evidence=_as_log_z(header["explored_evidence"]),
-    )  # fmt: skip
+    fields: dict[str, Any] = {**part("explored"), **header["explored"], "kernel_options": kernel_options}
+    explored = Explored(**fields, evidence=_as_log_z(header["explored_evidence"]))
     weighed = None
     if header["weighed"] is not None:
         weighed = Weighed(
