@@ -121,7 +121,7 @@ def test_a_black_box_and_mixed_variables():
 
 
 def test_local_kernels_follow_the_target(target):
-    assert [c.name for c in candidates(target)] == ["gibbs", "path_auxiliary"]
+    assert [c.name for c in candidates(target)] == ["gibbs", "discrete_langevin"]
     lattice = tz.problems.ising_torus(8).target
     assert exploring_kernel(lattice)[0] == "coloured_gibbs"
     wide = tz.Target(lambda t: -0.01 * jnp.sum((t.astype(float) - 50.0) ** 2), tz.integers(0, 200, (3,)))

@@ -167,7 +167,7 @@ class Run:
         total = self.settings.warmup
         self.progress.phase("burn-in", total, "steps")
         done, chunk = 0, 1
-        while done < total:
+        while done < total and not (done and self.budget.is_half_gone):
             count = min(chunk, self.length, total - done)
             tick = time.perf_counter()
             states, out = running.draw(

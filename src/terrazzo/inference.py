@@ -29,6 +29,7 @@ PLANNED = ("auto", "hybrid")  # samplers whose warm-up explores by tempering
 WARMUP, PLANNED_WARMUP = 500, 100
 LARGEST_LEARNED = {"cpu": 128}  # coordinates up to which a transport is learned by default; elsewhere:
 LARGEST_LEARNED_ELSEWHERE = 256
+LEAST_SECONDS = 120.0  # of a whole run, below which there is no time to compile and train a transport
 EXPLORATION = ("num_ladders", "max_rounds")
 
 
@@ -83,7 +84,8 @@ def sample(
             for the samplers "auto" and "hybrid". Chains then start half from the transport and half from what was
             found, and the verdict compares the two.
         init: Where chains start: configurations in the user's values, with a leading chain axis.
-        max_seconds: Wall time for everything together, compilation included: warm-up takes at most 40 % of it.
+        max_seconds: Wall time for everything together, compilation included: warm-up takes about 40 % of it, and learns
+            a transport only from two minutes on.
         max_evaluations: Evaluations of the target for everything together.
         vectorized: Whether `log_prob` takes a batch with a leading axis.
         precision: "float64" to compute everything in double precision.
@@ -126,7 +128,7 @@ def sample(
         target = as_target(log_prob, space, vectorized=vectorized)
         if spec is not None and spec.check is not None:
             spec.check(target)
-        chosen = _choose_transport(spec, transport, transport_options, target)
+        chosen = _choose_transport(spec, transport, transport_options, target, budget.seconds)
         if spec is not None:
             if spec.prepare is not None:
                 options = spec.prepare(target, **options)
@@ -195,19 +197,22 @@ def _check_training(training: Any) -> None:
             raise OptionError(f"training[{name!r}]", "is not an option of tz.fit", f"one of {', '.join(sorted(known))}")
 
 
-def _default_transport(spec: SamplerSpec | None, target: Target) -> Any:
+def _default_transport(spec: SamplerSpec | None, target: Target, seconds: float | None) -> Any:
     """Autoregressive for the hybrid, unless too large to be learned here; the paper's flow for latent samplers."""
     if spec is not None and spec.name not in PLANNED:
         return "flow"
     limit = LARGEST_LEARNED.get(jax.default_backend(), LARGEST_LEARNED_ELSEWHERE)
-    return "autoregressive" if spec is not None or target.space.num_dims <= limit else False
+    is_learnable = target.space.num_dims <= limit and (seconds is None or seconds >= LEAST_SECONDS)
+    return "autoregressive" if spec is not None or is_learnable else False
 
 
-def _choose_transport(spec: SamplerSpec | None, transport: Any, options: Any, target: Target) -> Any:
+def _choose_transport(
+    spec: SamplerSpec | None, transport: Any, options: Any, target: Target, seconds: float | None
+) -> Any:
     options = _checked_mapping("transport_options", options)
     is_needed = spec is None or "transport" in spec.needs
     if transport is None and is_needed:
-        transport = _default_transport(spec, target)
+        transport = _default_transport(spec, target, seconds)
     if transport is None or transport is False:
         if spec is not None and is_needed:
             raise TransportError("transport", f"cannot be {transport!r} for {spec.name!r}", "e.g. 'autoregressive'")

@@ -12,6 +12,7 @@ from terrazzo.errors import OptionError
 
 SHARES = {"exploration": 0.3, "training": 0.8, "trial": 1.0}  # cumulative: what may be spent at the end of each phase
 WARMUP_SHARE = 0.4  # of a whole run
+HALF = 0.5
 
 
 class Budget:
@@ -46,6 +47,11 @@ class Budget:
         """Whether the whole run must end."""
         is_late = self.seconds is not None and self.elapsed >= self.seconds
         return is_late or (self.evaluations is not None and sum(self.spent.values()) >= self.evaluations)
+
+    @property
+    def is_half_gone(self) -> bool:
+        """Whether burn-in must end so that drawing gets its part."""
+        return self.seconds is not None and self.elapsed > HALF * self.seconds
 
     @property
     def total_left(self) -> float:

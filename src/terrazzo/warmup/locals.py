@@ -7,6 +7,7 @@ from terrazzo.samplers import REGISTRY
 from terrazzo.targets import Target
 
 SLICE_FROM = 65  # values a coordinate may take before redrawing it by evaluating all of them is too dear
+LARGEST_COVARIANCE = 512  # coordinates whose covariance integer Metropolis can learn
 MAX_COLOURS_SHARE = 0.25  # a colouring pays if it has far fewer colours than there are coordinates
 
 
@@ -43,13 +44,13 @@ def exploring_kernel(target: Target) -> tuple[str, dict[str, Any], int]:
 
 
 def candidates(target: Target) -> list[Local]:
-    """Local kernels to try, the safest first; gradient-informed ones only where there is a gradient."""
-    d = target.space.num_dims
+    """Local kernels to try: Gibbs, and what did best beside it on targets of this kind (docs/which-sampler.md)."""
+    space = target.space
     found = [_gibbs(target)]
-    if target.has_gradient:
-        found.append(Local("path_auxiliary" if target.space.max_size == 2 else "discrete_langevin", {}, 4))
-    elif target.space.is_ordered.all() and target.space.max_size > 2 and d <= 512:
-        found.append(Local("integer_metropolis", {}, 8))
+    if space.is_ordered.all() and space.max_size > 2 and space.num_dims <= LARGEST_COVARIANCE:
+        found.append(Local("integer_metropolis", {}, 16))
+    elif target.has_gradient:
+        found.append(Local("discrete_langevin", {}, 4))
     return [local for local in found if _applies(target, local)]
 
 
