@@ -15,6 +15,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## the paper's first experiment, with a picture, in about a minute
 	$(BIN)/terrazzo demo
 
+test: export TERRAZZO_CACHE := off
 test: $(STAMP) lint  ## the test suite
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	$(BIN)/python -m pytest -n 2 --dist worksteal --doctest-modules src/terrazzo  # as users run: float32, no type checks

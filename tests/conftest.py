@@ -1,4 +1,8 @@
-"""Every test runs in float64 with strict promotion, and with the types of the signatures checked."""
+"""Every test runs in float64 with strict promotion, with the types of the signatures checked, and without the cache."""
+
+import os
+
+os.environ.setdefault("TERRAZZO_CACHE", "off")  # a test must not depend on what earlier runs left behind
 
 import jax
 from jaxtyping import install_import_hook

@@ -29,7 +29,7 @@ PLANNED = ("auto", "hybrid")  # samplers whose warm-up explores by tempering
 WARMUP, PLANNED_WARMUP = 500, 100
 LARGEST_LEARNED = {"cpu": 128}  # coordinates up to which a transport is learned by default; elsewhere:
 LARGEST_LEARNED_ELSEWHERE = 256
-LEAST_SECONDS = 120.0  # of a whole run, below which there is no time to compile and train a transport
+LEAST_SECONDS = 90.0  # of a whole run, below which there is no time to compile and train a transport
 EXPLORATION = ("num_ladders", "max_rounds")
 
 
@@ -85,7 +85,7 @@ def sample(
             found, and the verdict compares the two.
         init: Where chains start: configurations in the user's values, with a leading chain axis.
         max_seconds: Wall time for everything together, compilation included: warm-up takes about 40 % of it, and learns
-            a transport only from two minutes on.
+            a transport only from 90 seconds on.
         max_evaluations: Evaluations of the target for everything together.
         vectorized: Whether `log_prob` takes a batch with a leading axis.
         precision: "float64" to compute everything in double precision.

@@ -43,7 +43,10 @@ SMALL = {
         ours={"max_seconds": 25.0},
     ),
     "ising": replace(_small, settings=("paper",)),
-    "logistic": replace(_small, settings=("iris", "wine", "breast_cancer"), folds=(0,), methods=LOGISTIC_ROWS),
+    "logistic": replace(
+        _small, settings=("iris", "wine", "breast_cancer"), folds=(0,), methods=LOGISTIC_ROWS,
+        ours={"max_seconds": 90.0},
+    ),
     "selection": replace(
         _small, settings=("100", "100_noisy"), methods=SELECTION_ROWS, chains=16, iterations=100, batch_size=32,
         reference={"chains": 8, "rounds": 150, "temperatures": 6, "moves": 10},
