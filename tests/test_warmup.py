@@ -12,7 +12,7 @@ import terrazzo as tz
 from planted_modes import SPACE, Case
 from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
-from terrazzo.errors import OptionError, TransportError
+from terrazzo.errors import OptionError, TargetError, TransportError
 from terrazzo.samplers import REGISTRY
 from terrazzo.warmup import Budget, best_estimate, costs
 from terrazzo.warmup.exploration import deal_rungs
@@ -115,6 +115,14 @@ def test_a_black_box_and_mixed_variables():
     assert out.draws["level"].min() >= -2
     assert np.isfinite(out.log_z)
     assert "R-hat between starts" in [c.name for c in out.checks()]
+
+
+def test_a_value_that_is_not_a_number_is_found_while_exploring():
+    def hidden(theta):
+        return jnp.where(theta.sum() == 12, jnp.nan, 3.0 * jnp.sum(theta.astype(float)))
+
+    with pytest.raises(TargetError, match="nan"):
+        tz.sample(tz.Target(hidden, tz.binary(12), probe=False), seed=0, **SMALL)
 
 
 # ---- what is tried, and what is chosen

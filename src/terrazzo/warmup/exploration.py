@@ -24,7 +24,7 @@ from terrazzo.progress import Progress
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.tempered_runs import ladder_evidence
 from terrazzo.samplers.tempering import LEAST_REJECTION, LadderState, TemperingState
-from terrazzo.targets import Target
+from terrazzo.targets import Target, non_finite_error
 from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.locals import exploring_kernel
@@ -150,7 +150,7 @@ class _Ladders:
                 self.mesh, self.spec, problem, self.adapt_key, jnp.asarray(self.num_rounds, jnp.int32),
                 jnp.asarray(count, jnp.int32), self.states, tuning_state,
             )  # fmt: skip
-            best = float(np.asarray(self.states.log_prob).max())
+            best = self._best()
             elapsed = time.perf_counter() - tick
             chunk = running.next_chunk(count, elapsed, is_first=done == 0)
             if done > 0:
@@ -175,6 +175,14 @@ class _Ladders:
         states = TemperingState(old.position, old.log_prob, positions, log_probs, jnp.zeros_like(old.parity))
         self.states, self.betas = devices.deal(self.mesh, states), betas
         return True
+
+    def _best(self) -> float:
+        """The best log pi of the cold replicas; a replica that met NaN or +inf is an error with its configuration."""
+        log_probs = np.asarray(self.states.log_probs)
+        bad = np.isnan(log_probs) | (log_probs == np.inf)
+        if bad.any():
+            raise non_finite_error(self.target, np.asarray(self.states.positions)[bad][0])
+        return float(log_probs[:, -1].max())
 
     def affordable_rounds(self) -> int:
         """As many rounds as a minute holds, within limits; by a timing that is measured once and remembered."""
@@ -203,7 +211,7 @@ class _Ladders:
                 self.round_seconds = min(self.round_seconds, elapsed / (size * thin))
             done += size
             self.num_rounds += size * thin
-            best = float(rows[-1]["log_prob"].max())
+            best = self._best()
             self.progress.update(self.num_rounds, best_log_prob=best, temperatures=len(self.betas))
         self.chunk = chunk
         joined = {name: np.moveaxis(np.concatenate([r[name] for r in rows]), 0, 1) for name in rows[0]}
