@@ -1,10 +1,13 @@
 """Every test runs in float64 with strict promotion, with the types of the signatures checked, and without the cache."""
 
+import gc
 import os
+from pathlib import Path
 
 os.environ.setdefault("TERRAZZO_CACHE", "off")  # a test must not depend on what earlier runs left behind
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
@@ -12,3 +15,15 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 with install_import_hook("terrazzo", "beartype.beartype"):
     import terrazzo  # noqa: F401
+
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 20_000  # Linux allows 65,530 by default, and LLVM dies without a word beyond that
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    """Every compiled function holds memory maps; a long session must let go of them before the system runs out."""
+    yield
+    if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        jax.clear_caches()
+        gc.collect()
