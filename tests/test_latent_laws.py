@@ -15,6 +15,7 @@ import terrazzo as tz
 from broken_latent import KERNEL_MUTANTS, TRANSPORT_MUTANTS
 from scripted import stationary
 from small_targets import log_table, small_target
+from terrazzo import samplers
 from terrazzo.samplers import REGISTRY
 from terrazzo.transports import REGISTRY as TRANSPORTS
 from transport_laws import flow_quadrature_gap, identity_z_scores, lift_z_scores, limit, perturbed, push_all
@@ -102,6 +103,23 @@ def test_broken_transports_are_caught(name):
     else:
         scores = lift_z_scores(make(flow), num_draws=2**14)
         assert np.abs(scores).max() > limit(scores.size)
+
+
+def test_the_hybrid_without_a_transport():
+    """Local moves alone, as the default sampler runs them; at the wrong temperature they are caught."""
+    target = small_target("mixed")
+    alone = lambda target, _: samplers.hybrid(target, None, num_local=2)
+    warm = lambda target, _: _with_true_log_prob(samplers.hybrid(target.tempered(0.9), None, num_local=2), target)
+    assert p_value(alone, target, None) > ALPHA
+    assert p_value(warm, target, None) < ALPHA
+
+
+def _with_true_log_prob(algorithm, target):
+    def step(key, state):
+        new, info = algorithm.step(key, state)
+        return new._replace(log_prob=target.log_prob(new.position)), info
+
+    return algorithm._replace(step=step)
 
 
 def test_tuned_scales_reach_their_acceptance():

@@ -27,8 +27,7 @@ from terrazzo.warmup import Budget
 
 PLANNED = ("auto", "hybrid")  # samplers whose warm-up explores by tempering
 WARMUP, PLANNED_WARMUP = 500, 100
-LARGEST_LEARNED = {"cpu": 128}  # coordinates up to which a transport is learned by default; elsewhere:
-LARGEST_LEARNED_ELSEWHERE = 256
+LARGEST_LEARNED = {"cpu": 128, "accelerator": 256}  # coordinates up to which a transport is learned by default
 LEAST_SECONDS = 90.0  # of a whole run, below which there is no time to compile and train a transport
 EXPLORATION = ("num_ladders", "max_rounds")
 
@@ -115,6 +114,8 @@ def sample(
         raise OptionError("sampler_options", "need a sampler to belong to", "e.g. sampler='hybrid'")
     _check_training(training)
     explores = _checked_exploration(exploration, is_planned)
+    if explores is not None and isinstance(training, Mapping) and "objective" in training:
+        raise OptionError("training['objective']", "is set by the exploration's draws", "or say exploration=False")
     if spec is None and explores is None:
         raise OptionError("exploration", "cannot be False for the default sampler", "name a sampler, e.g. 'gibbs'")
     if keep_latent and not sampler.startswith("latent"):
@@ -201,7 +202,7 @@ def _default_transport(spec: SamplerSpec | None, target: Target, seconds: float 
     """Autoregressive for the hybrid, unless too large to be learned here; the paper's flow for latent samplers."""
     if spec is not None and spec.name not in PLANNED:
         return "flow"
-    limit = LARGEST_LEARNED.get(jax.default_backend(), LARGEST_LEARNED_ELSEWHERE)
+    limit = LARGEST_LEARNED["cpu" if jax.default_backend() == "cpu" else "accelerator"]
     is_learnable = target.space.num_dims <= limit and (seconds is None or seconds >= LEAST_SECONDS)
     return "autoregressive" if spec is not None or is_learnable else False
 

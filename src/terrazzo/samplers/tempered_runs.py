@@ -24,7 +24,7 @@ from terrazzo.errors import OptionError
 from terrazzo.samplers.tempering import default_ladder, parallel_tempering, prepare, tuning
 from terrazzo.targets import Target
 
-NUM_SUPPORT_DRAWS = 2**14
+FIRST_SUPPORT_DRAWS, NUM_SUPPORT_DRAWS = 2**13, 2**16
 SUPPORT_BATCH = 256
 
 
@@ -73,16 +73,22 @@ def stepping_stones(log_probs: Any, inverse_temperatures: Any, log_z0: float) ->
 
 
 @eqx.filter_jit
-def _share_possible(key: Array, target: Target) -> Array:
-    theta = target.space.random(key, (NUM_SUPPORT_DRAWS,))
+def _share_possible(key: Array, target: Target, num_draws: int) -> Array:
+    theta = target.space.random(key, (num_draws,))
     log_prob = jax.lax.map(target.log_prob, theta, batch_size=SUPPORT_BATCH)  # a wide batch would not fit everywhere
     return jnp.mean(jnp.where(log_prob > -jnp.inf, 1.0, 0.0))
 
 
 def log_num_possible(key: Array, target: Target) -> tuple[float, float]:
-    """The log-number of possible configurations and its standard error, from uniform draws (0 if all were possible)."""
-    share = float(_share_possible(key, target))
+    """The log-number of possible configurations and its standard error, from uniform draws.
+
+    If a first, short look finds nothing impossible, all are taken to be possible, with no error; else a long one
+    counts.
+    """
     log_states = float(np.log(target.space.sizes.astype(float)).sum())
+    if float(_share_possible(key, target, FIRST_SUPPORT_DRAWS)) == 1:
+        return log_states, 0.0
+    share = float(_share_possible(key, target, NUM_SUPPORT_DRAWS))
     if share == 0:
         return float("nan"), float("nan")
     return log_states + float(np.log(share)), float(np.sqrt((1 - share) / (share * NUM_SUPPORT_DRAWS)))

@@ -261,6 +261,7 @@ def explore(
     ladders.adapt(None, ADAPT_ROUNDS)
     if ladders.redeal():
         ladders.adapt(ladders.betas, ADAPT_ROUNDS)
+    adapted = ladders.num_rounds
     most = ladders.affordable_rounds() if max_rounds is None else max_rounds
     phase.total = ladders.num_rounds + most
     blocks: list[dict[str, np.ndarray]] = []
@@ -269,7 +270,11 @@ def explore(
     while sum(thins) * BLOCK < most:
         thins.append(2 ** (max(0, len(blocks) - EVEN_BLOCKS + 2) // 2))
         blocks.append(ladders.draw(len(blocks) * BLOCK, BLOCK, thins[-1]))
-        budget.spend_evaluations("exploration", int(blocks[-1]["num_evaluations"].sum()))
+        spent = int(blocks[-1]["num_evaluations"].sum(dtype=np.int64))
+        if len(blocks) == 1:  # what a round costs is known now: the rounds of adaptation are counted too
+            ladders.num_evaluations += spent * adapted // BLOCK
+            spent += spent * adapted // BLOCK
+        budget.spend_evaluations("exploration", spent)
         kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
         joined = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
         r_hat, least = worst_agreement(joined["theta"], joined["log_prob"])

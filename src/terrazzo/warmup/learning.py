@@ -63,7 +63,6 @@ def learn(
     """Trains `transport` on the tempered draws, then on them and the target together."""
     began = time.perf_counter()
     chosen = {**default_training(target.space.num_dims), **settings}
-    chosen.pop("objective", None)
     num_steps = int(chosen.pop("num_steps"))
     cut = max(1, int((1 - HELD_OUT_SHARE) * explored.theta.shape[1]))
     buffer, apart = _flat(explored.theta[:, :cut]), _flat(explored.theta[:, cut - 1 :])

@@ -243,9 +243,10 @@ class Trial:
         most = max(1, int(self.seconds / (NUM_RECORDS * seconds)))
         thin, first = max(1, most // 64), 1
         while True:
-            states, _ = self._draw(spec, problem, states, first, NUM_RECORDS // 4, thin, label)
+            states, early = self._draw(spec, problem, states, first, NUM_RECORDS // 4, thin, label)
             states, rows = self._draw(spec, problem, states, first + NUM_RECORDS // 4, NUM_RECORDS, thin, label)
-            self.budget.spend_evaluations("trial", int(rows["num_evaluations"].sum(dtype=np.int64)))
+            for part in (early, rows):
+                self.budget.spend_evaluations("trial", int(part["num_evaluations"].sum(dtype=np.int64)))
             value = least_ess(rows["theta"], rows["log_prob"])
             if thin == most or value >= CLEAR * self.num_chains or self.budget.is_spent("trial"):
                 break
