@@ -116,7 +116,7 @@ def directed_generators(moves, sizes, theta):
 
 
 LOG_PATH = importlib.import_module("terrazzo.samplers.path_auxiliary").log_path
-CORRELATED = {"scale": 1.3, "factor": np.array([[1.0, 0, 0], [1.0, 0.2, 0], [-0.9, 0.3, 0.3]])}
+CORRELATED = {"scale": 3.0, "factor": np.array([[1.0, 0, 0], [1.0, 0.2, 0], [-0.9, -0.3, 0.3]])}
 SAME_KEY = lambda key, num=2: [key] * num
 
 # fmt: off
@@ -157,9 +157,9 @@ MUTANTS = [
     Mutant("dlmc without hastings", "dlmc", "informed", "metropolis_hastings", no_hastings),
     Mutant("reverse path forgotten", "path_auxiliary", "path_auxiliary", "log_path", log_path_one_way),
     Mutant("path with replacement", "path_auxiliary", "path_auxiliary", "log_path", log_path_with_replacement),
-    Mutant("noise not seen from there", "any_scale", "any_scale", "noise_from_there",
-           lambda noise, shift: (noise, jnp.sum(shift * (noise - 0.5 * shift))), {"scale": 2.5, "curvature": "steep"}),
-    Mutant("density of the noise forgotten", "any_scale", "any_scale", "noise_from_there",
-           lambda noise, shift: (noise - shift, jnp.zeros(())), {"scale": 2.5, "curvature": "steep"}),
+    Mutant("noise not seen from there", "any_scale", "any_scale", "tilt_from_there",
+           lambda tilt, pull, e: (tilt, jnp.sum(e * (tilt - 0.5 * pull))), {"scale": 2.5, "curvature": "steep"}),
+    Mutant("density of the noise forgotten", "any_scale", "any_scale", "tilt_from_there",
+           lambda tilt, pull, e: (tilt - pull, jnp.zeros(())), {"scale": 2.5, "curvature": "steep"}),
 ]
 # fmt: on

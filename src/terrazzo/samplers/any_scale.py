@@ -14,8 +14,11 @@ this positive, draw n ~ N(0, I) and the coordinates of e become independent,
     q(e | n) ~ prod_i exp( (b G + A'n)_i e_i - (b c + 1 / s) S_i e_i^2 / 2 ).
 
 Seen from y the same auxiliary variable is n - A e, so n is an extra variable of an extended target and MH on
-pi(x) N(n) leaves pi invariant, whatever W is. W is learned in warm-up by regressing gradients on positions, which is
-exact for a quadratic log pi.
+pi(x) N(n) leaves pi invariant, whatever W is. Only the tilt t = A'n enters, which from y is t - A'A e, and
+
+    log N(n - A e) - log N(n) = e't - e'A'A e / 2.
+
+W is learned in warm-up by regressing gradients on positions, which is exact for a quadratic log pi.
 """
 
 from typing import Any, NamedTuple
@@ -30,6 +33,8 @@ from terrazzo.samplers import randomness
 from terrazzo.samplers.acceptance import metropolis_hastings
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.samplers.informed import GradientState, evaluate, gradient_start, num_evaluations
+from terrazzo.samplers.ratios import offsets_of
+from terrazzo.samplers.tables import Table, normalised
 from terrazzo.samplers.tuning import (
     DualAveraging,
     Moments,
@@ -43,16 +48,18 @@ from terrazzo.targets import Target
 
 
 class Curvature(NamedTuple):
-    """A factored quadratic model: root' root = W + shift * diag(metric), which is positive."""
+    """A factored quadratic model: matrix = root' root = W + shift * diag(metric), which is positive."""
 
     root: Float[Array, "dim dim"]
+    matrix: Float[Array, "dim dim"]
     metric: Float[Array, " dim"]
     shift: Float[Array, ""]
 
 
 def flat_curvature(num_dims: int) -> Curvature:
     """No curvature known: W = 0 and the unit metric, which is discrete Langevin."""
-    return Curvature(jnp.zeros((num_dims, num_dims)), jnp.ones(num_dims), as_float(0.0))
+    nothing = jnp.zeros((num_dims, num_dims))
+    return Curvature(nothing, nothing, jnp.ones(num_dims), as_float(0.0))
 
 
 def curvature_of(matrix: Float[Array, "dim dim"]) -> Curvature:
@@ -64,7 +71,7 @@ def curvature_of(matrix: Float[Array, "dim dim"]) -> Curvature:
     values, vectors = jnp.linalg.eigh(matrix / scale / scale[:, None])
     shift = jnp.maximum(-values[0], 0.0)
     root = jnp.sqrt(jnp.maximum(values + shift, 0.0))[:, None] * vectors.T * scale
-    return Curvature(root, metric, shift)
+    return Curvature(root, jnp.matmul(root.T, root, precision="highest"), metric, shift)
 
 
 def balance_of(scale: Float[Array, ""]) -> Float[Array, ""]:
@@ -83,11 +90,11 @@ def check(target: Target) -> None:
         raise UnsupportedError("target", "cannot be differentiated at real theta", "use gibbs or locally_balanced")
 
 
-def noise_from_there(
-    noise: Float[Array, " dim"], shift: Float[Array, " dim"]
+def tilt_from_there(
+    tilt: Float[Array, " dim"], pull: Float[Array, " dim"], displacement: Float[Array, " dim"]
 ) -> tuple[Float[Array, " dim"], Float[Array, ""]]:
-    """The auxiliary variable seen from the proposal, n - A e, and log N(n - A e) - log N(n)."""
-    return noise - shift, jnp.sum(shift * (noise - 0.5 * shift))
+    """The tilt seen from the proposal, t - A'A e, and log N(n - A e) - log N(n); `pull` is A'A e."""
+    return tilt - pull, jnp.sum(displacement * (tilt - 0.5 * pull))
 
 
 def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None = None) -> SamplingAlgorithm:
@@ -96,10 +103,10 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
     Args:
         target: A target with a gradient, on ordered (or two-valued) variables.
         scale: s (tuned in warm-up); large means global proposals.
-        curvature: The factored quadratic model (learned in warm-up; default: none).
+        curvature: The factored quadratic model (learned in warm-up; default: none, and then no auxiliary variable).
 
     Returns:
-        The sampler. One evaluation and one gradient a step, and two products with a (d, d) matrix.
+        The sampler. One evaluation and one gradient a step, and two products with (d, d) matrices if there is a model.
 
     Reference: Sun, Dai, Sutton, Schuurmans & Dai (2023), Any-scale balanced samplers for discrete space.
 
@@ -111,37 +118,40 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
     """
     check(target)
     init = gradient_start(target)
-    space = target.space
-    sizes, rows = jnp.asarray(space.sizes), jnp.arange(space.num_dims, dtype=jnp.int32)
-    model = flat_curvature(space.num_dims) if curvature is None else curvature
+    offsets = offsets_of(target.space)
     size = as_float(scale)
     balance = balance_of(size)
-    root = jnp.sqrt(balance) * model.root
-    precision = (balance * model.shift + 1.0 / size) * model.metric
+    precision = jnp.full(target.space.num_dims, 1.0 / size)
+    if curvature is not None:
+        precision = (balance * curvature.shift + 1.0 / size) * curvature.metric
     # tamed as in discrete_langevin: the drift is held to two standard deviations of the step
     largest_slope = precision * jnp.maximum(1.0, 2.0 / jnp.sqrt(precision)) / balance
-    offsets = np.arange(space.max_size, dtype=np.int32)
-    is_valid = offsets[None] < space.sizes[:, None]
 
-    def log_table(state: GradientState, noise: Float[Array, " dim"]) -> Float[Array, "dim max_size"]:
-        values = (state.position[:, None] + offsets) % sizes[:, None]
-        change = (values - state.position[:, None]).astype(noise.dtype)
+    def draw_tilt(key: randomness.Key) -> Float[Array, " dim"]:
+        if curvature is None:
+            return jnp.zeros_like(precision)
+        noise = randomness.normal(key, precision.shape)
+        return jnp.sqrt(balance) * jnp.matmul(noise, curvature.root, precision="highest")
+
+    def log_table(state: GradientState, tilt: Float[Array, " dim"]) -> Table:
+        change = offsets.distances(state.position).astype(tilt.dtype)
         slope = jnp.clip(state.gradient.slope, -largest_slope, largest_slope)
-        linear = balance * slope + noise @ root
-        logits = linear[:, None] * change - 0.5 * precision[:, None] * change**2
-        return randomness.log_normalised(jnp.where(is_valid, logits, -jnp.inf))
+        log_weights = (balance * slope + tilt) * change - 0.5 * precision * change**2
+        return normalised(jnp.where(offsets.is_allowed(state.position), log_weights, -jnp.inf))
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
         noise_key, value_key, accept_key = randomness.split(rng_key, 3)
-        noise = randomness.normal(noise_key, (space.num_dims,))
-        forward = log_table(state, noise)
-        chosen = randomness.categorical_rows(value_key, forward, is_valid, sizes=space.sizes)
-        proposed = evaluate(target, (state.position + chosen) % sizes)
-        displacement = (proposed.position - state.position).astype(noise.dtype)
-        shift = root @ displacement
-        back_noise, log_noise = noise_from_there(noise, shift)
-        backward = log_table(proposed, back_noise)
-        log_hastings = jnp.sum(backward[rows, (sizes - chosen) % sizes]) - jnp.sum(forward[rows, chosen]) + log_noise
+        tilt = draw_tilt(noise_key)
+        forward = log_table(state, tilt)
+        choice = forward.draw(value_key, offsets.num_choices)
+        proposed = evaluate(target, offsets.apply(state.position, choice))
+        log_noise = as_float(0.0)
+        if curvature is not None:
+            displacement = (proposed.position - state.position).astype(tilt.dtype)
+            pull = balance * jnp.matmul(curvature.matrix, displacement, precision="highest")
+            tilt, log_noise = tilt_from_there(tilt, pull, displacement)
+        log_backward = log_table(proposed, tilt).log_prob(offsets.undone(choice))
+        log_hastings = log_backward - forward.log_prob(choice) + log_noise
         return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))
 
     return SamplingAlgorithm(init, step)

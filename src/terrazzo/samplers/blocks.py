@@ -13,7 +13,6 @@ The ball around u has the same size whatever u is, so (x, u) and (x', u) are in 
 import itertools
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -22,6 +21,7 @@ from terrazzo.errors import OptionError
 from terrazzo.samplers import randomness
 from terrazzo.samplers.base import Info, SamplingAlgorithm, State
 from terrazzo.samplers.gibbs import moved_info, positive_int, start
+from terrazzo.samplers.ratios import log_probs_of
 from terrazzo.targets import Target
 
 MAX_CANDIDATES = 2**16
@@ -66,7 +66,7 @@ def candidate_log_probs(
     """Log pi of all candidates; the one at index `known` is not evaluated again."""
     others = jnp.arange(values.shape[0] - 1, dtype=jnp.int32)
     others = others + (others >= known).astype(jnp.int32)
-    log_probs = jax.vmap(lambda v: target.log_prob(theta.at[sites].set(v)))(values[others])
+    log_probs = log_probs_of(target, lambda v: theta.at[sites].set(v), values[others])
     out = jnp.full(values.shape[0], known_log_prob, log_probs.dtype)
     return out.at[others].set(log_probs)
 
@@ -110,7 +110,7 @@ def block_gibbs(
 
     Reference: Geman & Geman (1984); Jensen, Kjaerulff & Kong (1995), Blocking Gibbs sampling.
 
-    >>> import terrazzo as tz
+    >>> import jax, terrazzo as tz
     >>> sampler = block_gibbs(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
     >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> state.position.shape
@@ -182,7 +182,7 @@ def hamming_ball(
 
     Reference: Titsias & Yau (2017), The Hamming ball sampler.
 
-    >>> import terrazzo as tz
+    >>> import jax, terrazzo as tz
     >>> sampler = hamming_ball(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
     >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> state.position.shape

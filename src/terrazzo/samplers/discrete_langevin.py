@@ -23,7 +23,8 @@ from terrazzo.samplers import randomness
 from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.samplers.informed import GradientState, factorised_step, gradient_start
-from terrazzo.samplers.ratios import as_rows, columns_of, moves_of, taylor_log_ratios
+from terrazzo.samplers.ratios import offsets_of, taylor_log_ratios
+from terrazzo.samplers.tables import Table, normalised
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
@@ -61,22 +62,22 @@ def discrete_langevin(
         raise OptionError("form", f"{form!r} is unknown", f"one of {', '.join(FORMS)}")
     init = gradient_start(target)
     log_g = balancing_function(balancing)
-    moves = moves_of(target.space)
-    columns = columns_of(moves, target.space)
+    offsets = offsets_of(target.space)
 
-    def log_table(state: GradientState) -> Float[Array, "dim column"]:
-        ratios = taylor_log_ratios(target, moves, state.position, state.gradient)
-        distance = jnp.abs(moves.distances(state.position)).astype(ratios.dtype)
-        distance = jnp.where(jnp.asarray(moves.is_ordered & (form == "ordinal")), distance, 1.0)
+    def log_table(state: GradientState) -> Table:
+        exists = offsets.is_allowed(state.position)
+        ratios = taylor_log_ratios(target, offsets, state.position, state.gradient)
+        distance = jnp.abs(offsets.distances(state.position)).astype(ratios.dtype)
+        distance = jnp.where(jnp.asarray(offsets.is_ordered & (form == "ordinal")), distance, 1.0)
         limit = largest_slope(as_float(step_size)) * distance
-        log_free = -(distance**2) / (2.0 * as_float(step_size))
+        log_free = jnp.where(exists, -(distance**2) / (2.0 * as_float(step_size)), -jnp.inf)
         log_weights = log_g(jnp.clip(ratios, -limit, limit)) + log_free
         log_most = jnp.maximum(np.log(3.0), np.log(2.0) + jax.nn.logsumexp(log_free))
         log_weights = log_weights - jnp.maximum(jax.nn.logsumexp(log_weights) - log_most, 0.0)
-        return randomness.log_normalised(as_rows(moves, target.space, log_weights, stay=0.0))
+        return normalised(log_weights)
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
-        return factorised_step(rng_key, target, state, columns, log_table)
+        return factorised_step(rng_key, target, state, offsets, log_table)
 
     return SamplingAlgorithm(init, step)
 

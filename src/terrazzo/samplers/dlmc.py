@@ -14,14 +14,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
 from terrazzo.errors import OptionError
 from terrazzo.samplers import randomness
 from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.samplers.informed import GradientState, factorised_step, gradient_start
-from terrazzo.samplers.ratios import as_rows, columns_of, moves_of, taylor_log_ratios, within_reach
+from terrazzo.samplers.ratios import offsets_of, taylor_log_ratios
+from terrazzo.samplers.tables import Table, log_sum, normalised
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
@@ -59,22 +59,18 @@ def dlmc(
         raise OptionError("form", f"{form!r} is unknown", f"one of {', '.join(FORMS)}")
     init = gradient_start(target)
     log_g = balancing_function(balancing)
-    moves = moves_of(target.space, reach)
-    columns = columns_of(moves, target.space)
+    offsets = offsets_of(target.space, reach)
+    is_held = jnp.asarray(offsets.is_ordered & (offsets.sizes > 2))
 
-    def log_table(state: GradientState) -> Float[Array, "dim column"]:
-        is_allowed = within_reach(moves, state.position, reach)
-        ratios = taylor_log_ratios(target, moves, state.position, state.gradient)
-        ratios = jnp.where(
-            jnp.asarray(moves.is_ordered & (moves.sizes > 2)), jnp.clip(ratios, -STEEPEST, STEEPEST), ratios
-        )
-        log_rates = as_rows(moves, target.space, log_g(ratios), stay=0.0)
-        allowed = jnp.where(is_allowed, ratios, -jnp.inf)
-        log_nu = randomness.log_normalised(as_rows(moves, target.space, allowed, stay=0.0))
-        is_value = log_nu > -jnp.inf
+    def log_table(state: GradientState) -> Table:
+        is_allowed = offsets.is_allowed(state.position, reach)
+        ratios = taylor_log_ratios(target, offsets, state.position, state.gradient)
+        ratios = jnp.where(is_held, jnp.clip(ratios, -STEEPEST, STEEPEST), ratios)
+        log_rates = log_g(ratios)
+        nu = normalised(jnp.where(is_allowed, ratios, -jnp.inf))
         # the time, on the scale on which the flow saturates: tau g / nu
-        log_tau = jnp.log(as_float(num_changes)) - jax.nn.logsumexp(jnp.where(is_allowed, log_g(ratios), -jnp.inf))
-        log_time = jnp.where(is_value, log_tau + log_rates - jnp.where(is_value, log_nu, 0.0), 0.0)
+        log_tau = jnp.log(as_float(num_changes)) - jax.nn.logsumexp(jnp.where(is_allowed, log_rates, -jnp.inf))
+        log_time = jnp.where(nu.moved > -jnp.inf, log_tau + log_rates - nu.moved, 0.0)
         if form == "interpolate":
             log_left = -jnp.exp(log_time)
             log_gone = jnp.where(log_time < -40.0, log_time, randomness.log1mexp(log_left))  # exp may underflow
@@ -82,11 +78,10 @@ def dlmc(
             log_gone = jnp.minimum(log_time, 0.0)
             log_left = randomness.log1mexp(log_gone)
         # staying: nu of the current value, and what has not yet flowed to the others; no cancellation anywhere
-        kept = (log_nu + log_left).at[:, 0].set(log_nu[:, 0])
-        return (log_nu + log_gone).at[:, 0].set(jax.nn.logsumexp(kept, axis=1))
+        return Table(log_sum(nu.moved + log_left, nu.stay), nu.moved + log_gone)
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
-        return factorised_step(rng_key, target, state, columns, log_table)
+        return factorised_step(rng_key, target, state, offsets, log_table)
 
     return SamplingAlgorithm(init, step)
 

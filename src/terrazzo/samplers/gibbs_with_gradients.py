@@ -6,13 +6,14 @@ One gradient stands in for all the evaluations of the exact method; MH corrects 
 """
 
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from terrazzo.samplers import randomness
 from terrazzo.samplers.acceptance import metropolis_hastings
 from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm
 from terrazzo.samplers.informed import GradientState, evaluate, gradient_start, num_evaluations
-from terrazzo.samplers.ratios import moves_of, taylor_log_ratios, within_reach
+from terrazzo.samplers.ratios import offsets_of, taylor_log_ratios
 from terrazzo.targets import Target
 
 
@@ -37,21 +38,24 @@ def gibbs_with_gradients(target: Target, *, balancing: str = "sqrt", reach: int 
     """
     init = gradient_start(target)
     log_g = balancing_function(balancing)
-    moves = moves_of(target.space, reach)
+    offsets, num_dims = offsets_of(target.space, reach), target.space.num_dims
 
-    def log_weights(state: GradientState):
-        is_allowed = within_reach(moves, state.position, reach)
-        ratios = taylor_log_ratios(target, moves, state.position, state.gradient)
-        return jnp.where(is_allowed, log_g(ratios), -jnp.inf)
+    def log_weights(state: GradientState) -> tuple[Float[Array, " move"], Bool[Array, " move"]]:
+        """The log-weights of all moves, line after line of the grid, and which of them exist."""
+        ratios = taylor_log_ratios(target, offsets, state.position, state.gradient)
+        weights = jnp.where(offsets.is_allowed(state.position, reach), log_g(ratios), -jnp.inf)
+        return weights.reshape(-1), offsets.is_allowed(state.position).reshape(-1)
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
         move_key, accept_key = randomness.split(rng_key, 2)
         forward = log_weights(state)
-        move = randomness.categorical(move_key, forward)
-        proposed = evaluate(target, moves.apply(state.position, move))
-        back = jnp.asarray(moves.reverse)[move]
-        log_backward = randomness.log_normalised(log_weights(proposed))[back]
-        log_hastings = log_backward - randomness.log_normalised(forward)[move]
+        move = randomness.categorical(move_key, *forward)
+        site, choice = move[None] % num_dims, 1 + move[None] // num_dims
+        value = offsets.apply(state.position[site], choice, site)
+        proposed = evaluate(target, state.position.at[site].set(value))
+        back = (offsets.undone(choice, site) - 1) * num_dims + site
+        log_backward = randomness.log_normalised(*log_weights(proposed))[back[0]]
+        log_hastings = log_backward - randomness.log_normalised(*forward)[move]
         return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))
 
     return SamplingAlgorithm(init, step)

@@ -1,19 +1,19 @@
 """What the gradient-informed samplers share: the state that keeps the gradient, and factorised proposals.
 
-A *factorised* proposal draws an offset for every coordinate independently, from a table of log-probabilities that
-depends on the current configuration only through its log-ratios (see `ratios`), and is corrected by MH.
+A *factorised* proposal draws an offset for every coordinate independently, from a table of log-probabilities (see
+`tables`) that depends on the current configuration alone, and is corrected by MH.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from terrazzo.samplers import randomness
 from terrazzo.samplers.acceptance import metropolis_hastings
 from terrazzo.samplers.base import Info
-from terrazzo.samplers.ratios import Columns, Gradient, check_gradient, gradient, num_gradients
+from terrazzo.samplers.ratios import Gradient, Offsets, check_gradient, gradient, num_gradients
+from terrazzo.samplers.tables import Table
 from terrazzo.targets import Target
 
 
@@ -49,8 +49,8 @@ def factorised_step(
     key: randomness.Key,
     target: Target,
     state: GradientState,
-    columns: Columns,
-    log_table_fn: Callable[[GradientState], Float[Array, "dim column"]],
+    offsets: Offsets,
+    log_table_fn: Callable[[GradientState], Table],
 ) -> tuple[GradientState, Info]:
     """One MH step with independent offsets per coordinate.
 
@@ -58,14 +58,12 @@ def factorised_step(
         key: The key.
         target: The target.
         state: The current state.
-        columns: The offsets that the columns of the table stand for.
-        log_table_fn: `state -> log_table`: log-probabilities of the columns of each coordinate; column 0 is staying.
+        offsets: The offsets that the lines of the table stand for.
+        log_table_fn: `state -> table`: the log-probabilities of what each coordinate may do.
     """
-    rows = jnp.arange(target.space.num_dims, dtype=jnp.int32)
     propose_key, accept_key = randomness.split(key, 2)
     forward = log_table_fn(state)
-    chosen = randomness.categorical_rows(propose_key, forward, sizes=columns.moduli)
-    proposed = evaluate(target, columns.apply(target.space, state.position, chosen))
-    backward = log_table_fn(proposed)
-    log_hastings = jnp.sum(backward[rows, columns.undone(chosen)]) - jnp.sum(forward[rows, chosen])
+    choice = forward.draw(propose_key, offsets.num_choices)
+    proposed = evaluate(target, offsets.apply(state.position, choice))
+    log_hastings = log_table_fn(proposed).log_prob(offsets.undone(choice)) - forward.log_prob(choice)
     return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))

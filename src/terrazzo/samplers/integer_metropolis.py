@@ -1,11 +1,12 @@
 """Integer adaptive Metropolis: rounded, correlated Gaussian steps for ordered variables.
 
-    y = x + round(s L e + s0 e'),    e, e' ~ N(0, I),    L L^T = covariance of the target, learned in warm-up
+    y = x + round(s L e) + n,    e ~ N(0, I),    L L^T = covariance of the target, learned in warm-up
 
+with a nudge n that is +1 or -1 at one coordinate, drawn uniformly, in half of the steps, and zero in the others.
 Rounding half to even is odd (round(-a) = -round(a)), so the step is symmetric: a = min(1, pi(y) / pi(x)).
 Outside the range the step is rejected, or wraps around; both keep the symmetry. Reflection does *not*: a reflected
 coordinate changes the sign of its step alone, and a correlated Gaussian is not symmetric under that.
-The small s0 keeps the walk irreducible where the learned scale is below half an integer.
+The nudge keeps the walk irreducible where the learned scale is below half an integer.
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from scipy.stats import norm
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.samplers import randomness
@@ -43,9 +43,11 @@ def check(target: Target) -> None:
         )
 
 
-def jitter_of(num_dims: int) -> float:
-    """The scale s0 at which half a coordinate a step moves by rounding alone."""
-    return float(0.5 / norm.isf(0.25 / num_dims))
+def nudge(key: randomness.Key, num_dims: int) -> Int[Array, " dim"]:
+    """Plus or minus one at one coordinate in half of all cases, else nothing."""
+    outcome = randomness.uniform_index(key, 4 * num_dims)
+    way = jnp.asarray([-1, 1, 0, 0], jnp.int32)[outcome % 4]
+    return jnp.where(jnp.arange(num_dims, dtype=jnp.int32) == outcome // 4, way, 0)
 
 
 def whole(change: Float[Array, " dim"]) -> Int[Array, " dim"]:
@@ -71,7 +73,7 @@ def integer_metropolis(
     Args:
         target: A target whose variables are all ordered.
         scale: s (tuned in warm-up to an acceptance of 0.234).
-        factor: L, a (d, d) lower triangle (learned in warm-up; default the identity).
+        factor: L, a (d, d) lower triangle (learned in warm-up; default the identity, without a product).
         boundary: "reject" or "wrap".
 
     Returns:
@@ -89,13 +91,12 @@ def integer_metropolis(
     if boundary not in BOUNDARIES:
         raise OptionError("boundary", f"{boundary!r} is unknown", f"one of {', '.join(BOUNDARIES)}")
     num_dims, sizes = target.space.num_dims, jnp.asarray(target.space.sizes)
-    lower = jnp.eye(num_dims) if factor is None else jnp.asarray(factor, jnp.result_type(float))
-    jitter = jitter_of(num_dims)
+    lower = None if factor is None else jnp.asarray(factor, jnp.result_type(float))
 
     def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
-        noise_key, accept_key = randomness.split(rng_key, 2)
-        noise = randomness.normal(noise_key, (2, num_dims))
-        change = whole(as_float(scale) * (lower @ noise[0]) + jitter * noise[1])
+        noise_key, nudge_key, accept_key = randomness.split(rng_key, 3)
+        noise = randomness.normal(noise_key, (num_dims,))
+        change = whole(as_float(scale) * (noise if lower is None else lower @ noise)) + nudge(nudge_key, num_dims)
         position, is_inside = bounded(state.position + change, sizes, boundary)
         log_prob = jnp.where(is_inside, target.log_prob(position), -jnp.inf)
         position = jnp.where(is_inside, position, state.position)  # from an impossible state, even this is accepted

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.samplers import randomness
@@ -20,7 +21,8 @@ from terrazzo.samplers.balancing import balancing_function
 from terrazzo.samplers.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.samplers.gibbs import positive_int
 from terrazzo.samplers.informed import GradientState, evaluate, gradient_start, num_evaluations
-from terrazzo.samplers.ratios import as_rows, columns_of, moves_of, taylor_log_ratios, within_reach
+from terrazzo.samplers.ratios import offsets_of, taylor_log_ratios
+from terrazzo.samplers.tables import log_sum, picked
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
@@ -82,18 +84,16 @@ def path_auxiliary(
     init = gradient_start(target)
     log_g = balancing_function(balancing)
     space = target.space
-    moves = moves_of(space, reach)
-    columns = columns_of(moves, space)
-    rows = jnp.arange(space.num_dims, dtype=jnp.int32)
+    offsets = offsets_of(space, reach)
     limit = longest_path(space.num_dims, max_length)
-    places = jnp.arange(limit, dtype=jnp.int32)
+    places, impossible = jnp.arange(limit, dtype=jnp.int32), jnp.full(limit, -jnp.inf)
+    num_choices = np.full(limit, len(offsets.lines) + 1)
 
-    def log_tables(state: GradientState) -> tuple[Float[Array, " dim"], Float[Array, "dim column"]]:
-        """The log-weights of the sites, and the log-probabilities of the offsets at each."""
-        is_allowed = within_reach(moves, state.position, reach)
-        ratios = taylor_log_ratios(target, moves, state.position, state.gradient)
-        table = as_rows(moves, space, jnp.where(is_allowed, log_g(ratios), -jnp.inf), stay=-jnp.inf)
-        return jax.nn.logsumexp(table, axis=1), randomness.log_normalised(table)
+    def log_weights(state: GradientState) -> tuple[Float[Array, " dim"], Float[Array, "line dim"]]:
+        """The log-weights of the sites, and those of the offsets at each."""
+        ratios = taylor_log_ratios(target, offsets, state.position, state.gradient)
+        lines = jnp.where(offsets.is_allowed(state.position, reach), log_g(ratios), -jnp.inf)
+        return log_sum(lines), lines
 
     def draw_length(key: randomness.Key) -> Int[Array, ""]:
         length = jnp.clip(as_float(path_length), 1.0, float(limit))
@@ -103,18 +103,22 @@ def path_auxiliary(
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
         length_key, path_key, value_key, accept_key = randomness.split(rng_key, 4)
-        site_weights, log_values = log_tables(state)
-        is_visited = places < draw_length(length_key)
-        path = randomness.ordered_subset(path_key, site_weights, limit)
-        chosen = 1 + randomness.categorical_rows(value_key, log_values[:, 1:], sizes=columns.moduli - 1)
-        is_changed = jnp.zeros(space.num_dims, bool).at[path].set(is_visited)
-        proposed = evaluate(target, columns.apply(space, state.position, jnp.where(is_changed, chosen, 0)))
-        back_weights, back_values = log_tables(proposed)
-        never = lambda weights: jax.nn.logsumexp(jnp.where(is_changed, -jnp.inf, weights))
+        length = draw_length(length_key)
+        site_weights, lines = log_weights(state)
+        path, ranks = randomness.path_ranks(path_key, site_weights, limit, length)
+        is_visited = places < length
+        log_values = lines[:, path] - site_weights[path]
+        choice = randomness.choice_rows(value_key, impossible, log_values, num_choices)
+        values = offsets.apply(state.position[path], choice, path)
+        changed = jnp.where(is_visited, path, space.num_dims)  # beyond the path: outside, and dropped
+        proposed = evaluate(target, state.position.at[changed].set(values, mode="drop"))
+        back_weights, back_lines = log_weights(proposed)
+        back_values = back_lines[:, path] - back_weights[path]
+        never = lambda weights: jax.nn.logsumexp(jnp.where(ranks < limit, -jnp.inf, weights))
         log_forward = log_path(site_weights[path], is_visited, never(site_weights), reverse=False)
         log_backward = log_path(back_weights[path], is_visited, never(back_weights), reverse=True)
-        change = back_values[rows, columns.undone(chosen)] - log_values[rows, chosen]
-        log_hastings = log_backward - log_forward + jnp.sum(jnp.where(is_changed, change, 0.0))
+        change = picked(back_values, offsets.undone(choice, path)) - picked(log_values, choice)
+        log_hastings = log_backward - log_forward + jnp.sum(jnp.where(is_visited, change, 0.0))
         return metropolis_hastings(accept_key, state, proposed, log_hastings, num_evaluations=num_evaluations(target))
 
     return SamplingAlgorithm(init, step)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 Key = Any
-FEW, MANY = 6, 64  # between these, categorical draws by a product with a triangular matrix are cheapest
+FEW, MANY = 6, 64  # from few on, categorical draws by running sums are cheapest; of many, in blocks
 
 
 def is_scripted(key: Key) -> bool:
@@ -81,11 +81,9 @@ def _triangular_log_sum(rows: Float[Array, "row n"], is_in: np.ndarray) -> Float
 
 
 def log1mexp(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """log(1 - exp(x)) for x <= 0, without cancellation."""
-    is_near_zero = x > -np.log(2.0)
-    near = jnp.log(-jnp.expm1(jnp.where(is_near_zero, x, -1.0)))
-    far = jnp.log1p(-jnp.exp(jnp.where(is_near_zero, -1.0, x)))
-    return jnp.where(is_near_zero, near, far)
+    """log(1 - exp(x)) for x <= 0, without cancellation: 1 - exp(x) = 2 t / (1 + t) with t = tanh(-x / 2)."""
+    half = jnp.tanh(-0.5 * x)
+    return jnp.log(2.0 * half / (1.0 + half))
 
 
 def _draw(key: Array, logits: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
@@ -94,20 +92,29 @@ def _draw(key: Array, logits: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
         return (logits[..., 1] - logits[..., 0] + noise > 0).astype(jnp.int32)
     if logits.shape[-1] == 1:
         return jnp.zeros(logits.shape[:-1], jnp.int32)
-    if FEW <= logits.shape[-1] <= MANY:
-        return _inverse_cdf(key, logits)
-    noise = jax.random.gumbel(key, logits.shape, logits.dtype)
-    return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
-
-
-def _inverse_cdf(key: Array, logits: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
-    """One random number a row: the first place where the running sum of the weights exceeds u times their sum."""
+    if logits.shape[-1] < FEW:
+        noise = jax.random.gumbel(key, logits.shape, logits.dtype)
+        return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
     weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    if logits.shape[-1] <= MANY:
+        return _inverse_cdf(jax.random.uniform(key, logits.shape[:-1], weights.dtype), weights)
+    # a block by its sum, then a place inside it: exact as well, and the running sums are short
     num = logits.shape[-1]
-    upper = jnp.asarray(np.tri(num).T, weights.dtype)
+    size = int(np.ceil(np.sqrt(num)))
+    padded = jnp.pad(weights, [(0, 0)] * (logits.ndim - 1) + [(0, -num % size)])
+    blocks = padded.reshape(*logits.shape[:-1], -1, size)
+    level = jax.random.uniform(key, (2, *logits.shape[:-1]), weights.dtype)
+    block = _inverse_cdf(level[0], jnp.sum(blocks, axis=-1))
+    inside = jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :]
+    return block * size + _inverse_cdf(level[1], inside)
+
+
+def _inverse_cdf(level: Float[Array, "*rows"], weights: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
+    """The first place of each row where the running sum of its weights exceeds the level (below 1) times their sum."""
+    upper = jnp.asarray(np.tri(weights.shape[-1]).T, weights.dtype)
     sums = jnp.matmul(weights, upper, precision="highest")
     most = sums[..., -1] * (1 - jnp.finfo(weights.dtype).eps)  # rounding must not pass the last place with weight
-    level = jnp.minimum(jax.random.uniform(key, logits.shape[:-1], weights.dtype) * sums[..., -1], most)
+    level = jnp.minimum(level * sums[..., -1], most)
     return jnp.sum(sums <= level[..., None], axis=-1, dtype=jnp.int32)
 
 
@@ -131,6 +138,31 @@ def categorical_rows(
         sizes = [logits.shape[1]] * logits.shape[0] if sizes is None else [int(n) for n in sizes]
         return jnp.stack([key.choose(log_probs[i, :n]) for i, n in enumerate(sizes)])
     return _draw(key, sanitise(logits, valid))
+
+
+def choice_rows(
+    key: Key, log_stay: Float[Array, " rows"], log_moves: Float[Array, "move rows"], num_choices: Any
+) -> Int[Array, " rows"]:
+    """One independent choice per row: 0 (staying) or 1 + the number of a move, from their log-probabilities.
+
+    Moves come first in the running sums, where a random word is finest: rare ones keep their probability.
+
+    Args:
+        key: The key.
+        log_stay: The log-probabilities of staying.
+        log_moves: Those of the moves.
+        num_choices: How many choices each row has (static); the others have zero probability.
+    """
+    num_moves, num_rows = log_moves.shape
+    if is_scripted(key):
+        choices = jnp.concatenate([log_stay[None], log_moves])
+        return jnp.stack([key.choose(choices[:n, i]) for i, n in enumerate(num_choices)])
+    sums = jnp.cumsum(jnp.exp(log_moves), axis=0)
+    total = sums[-1] + jnp.exp(log_stay)
+    fraction = jax.random.bits(key, (num_rows,), jnp.uint32).astype(total.dtype) * np.asarray(2.0**-32, total.dtype)
+    level = jnp.minimum(fraction, 1 - jnp.finfo(total.dtype).eps) * total  # below the total: staying may be impossible
+    passed = jnp.sum(sums <= level, axis=0, dtype=jnp.int32)
+    return jnp.where(passed == num_moves, 0, passed + 1)
 
 
 def bernoulli(key: Key, log_prob: Float[Array, ""]) -> Bool[Array, ""]:
@@ -175,6 +207,34 @@ def ordered_subset(key: Key, log_weights: Float[Array, " n"], num: int) -> Int[A
         chosen.append(key.choose(log_normalised(jnp.where(is_left, log_weights, -jnp.inf), is_left)))
         is_left = is_left.at[chosen[-1]].set(False)
     return jnp.stack(chosen)
+
+
+def path_ranks(
+    key: Key, log_weights: Float[Array, " n"], limit: int, length: Int[Array, ""]
+) -> tuple[Int[Array, " limit"], Int[Array, " n"]]:
+    """The first `length` (at most `limit`) indices of an `ordered_subset`: they, in order, and the place of each index.
+
+    Places from `length` on hold no meaning, and indices without a place have the number `limit`. The largest of the
+    perturbed weights are found one after the other, since paths are short and sorting is slow.
+    """
+    numbers, places = jnp.arange(log_weights.shape[0], dtype=jnp.int32), jnp.arange(limit, dtype=jnp.int32)
+    never = jnp.full(log_weights.shape, limit, jnp.int32)
+    if is_scripted(key):
+        path = ordered_subset(key, log_weights, limit)
+        ranks = never.at[path].set(places)
+        return path, jnp.where(ranks < length, ranks, limit)
+    log_weights = sanitise(log_weights)
+    noise = jax.random.gumbel(key, log_weights.shape, log_weights.dtype)
+    perturbed = jnp.maximum(log_weights + noise, jnp.finfo(log_weights.dtype).min)  # those without weight come last
+
+    def visit(carry: Any) -> Any:
+        place, path, ranks, left = carry
+        best = jnp.min(jnp.where(left == jnp.max(left), numbers, log_weights.shape[0] - 1))
+        path, ranks = jnp.where(places == place, best, path), jnp.where(numbers == best, place, ranks)
+        return place + 1, path, ranks, jnp.where(numbers == best, -jnp.inf, left)
+
+    start = (jnp.zeros((), jnp.int32), jnp.zeros(limit, jnp.int32), never, perturbed)
+    return jax.lax.while_loop(lambda carry: carry[0] < length, visit, start)[1:3]
 
 
 def random_subset(key: Key, num_items: int, num: int) -> Int[Array, " num"]:

@@ -5,16 +5,20 @@ neighbours of theta, in a fixed order known when the space is known. Its log-rat
 
     Delta_m = log pi(theta after m) - log pi(theta),
 
-exact (one batched evaluation of all neighbours, or the target's cheap conditionals) or by Taylor expansion from one
-gradient (Grathwohl et al. 2021). An MH correction makes any of them valid, so the expansion needs no error control.
+exact (all neighbours evaluated, or the target's cheap conditionals) or by Taylor expansion from one gradient (Grathwohl
+et al. 2021). An MH correction makes any of them valid, so the expansion needs no error control.
+
+Exact ratios cost evaluations, so their moves are a list without gaps (`Moves`). Expanded ones cost next to nothing, so
+theirs are a grid (`Offsets`), whose lines run along the coordinates: what a computer is fast at.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.spaces import Space
@@ -42,25 +46,9 @@ class Moves(NamedTuple):
     def num_moves(self) -> int:
         return len(self.sites)
 
-    @property
-    def pattern(self) -> np.ndarray | None:
-        """The offsets of every coordinate, if they are the same for all (and all sizes are); else None."""
-        num_dims = int(self.sites[-1]) + 1 if self.num_moves else 0
-        if not num_dims or self.num_moves % num_dims or (self.sizes != self.sizes[0]).any():
-            return None
-        offsets = self.offsets.reshape(num_dims, -1)
-        is_regular = (self.sites.reshape(num_dims, -1) == np.arange(num_dims)[:, None]).all()
-        return offsets[0] if is_regular and (offsets == offsets[0]).all() else None
-
-    def spread(self, per_site: Shaped[Array, " dim"]) -> Shaped[Array, " move"]:
-        """A number per coordinate, repeated for each of its moves: a gather, or a broadcast where that does."""
-        if self.pattern is None:
-            return per_site[self.sites]
-        return jnp.broadcast_to(per_site[:, None], (per_site.shape[0], len(self.pattern))).reshape(-1)
-
     def values(self, theta: Int[Array, " dim"]) -> Int[Array, " move"]:
         """The value that each move gives its coordinate."""
-        moved = self.spread(theta) + self.offsets
+        moved = theta[self.sites] + self.offsets
         return jnp.where(moved >= self.sizes, moved - self.sizes, moved)
 
     def apply(self, theta: Int[Array, " dim"], move: Int[Array, ""]) -> Int[Array, " dim"]:
@@ -70,7 +58,7 @@ class Moves(NamedTuple):
 
     def distances(self, theta: Int[Array, " dim"]) -> Int[Array, " move"]:
         """New value minus old value."""
-        return self.values(theta) - self.spread(theta)
+        return self.values(theta) - theta[self.sites]
 
 
 def moves_of(space: Space, reach: int | None = None) -> Moves:
@@ -112,6 +100,19 @@ def check_reach(reach: int | None) -> None:
 
 # ---- exact
 
+CACHED_BATCH = 4  # on a CPU, for each chain: the intermediate results of larger batches leave the cache
+
+
+def log_probs_of(
+    target: Target, candidate_fn: Callable[..., Int[Array, " dim"]], *xs: Any
+) -> Float[Array, " candidate"]:
+    """Log pi of `candidate_fn(*x)` for all candidates x: one batch, or on a CPU small ones, up to twice as fast."""
+    one = lambda x: target.log_prob(candidate_fn(*x))
+    is_small = jax.tree.leaves(xs)[0].shape[0] <= CACHED_BATCH
+    if is_small or target.is_blackbox or jax.default_backend() != "cpu":
+        return jax.vmap(one)(xs)
+    return jax.lax.map(one, xs, batch_size=CACHED_BATCH)
+
 
 def num_neighbour_evaluations(target: Target, moves: Moves) -> int:
     """Evaluations that `neighbour_log_probs` needs."""
@@ -121,10 +122,10 @@ def num_neighbour_evaluations(target: Target, moves: Moves) -> int:
 def neighbour_log_probs(
     target: Target, moves: Moves, theta: Int[Array, " dim"], log_prob: Float[Array, ""]
 ) -> Float[Array, " move"]:
-    """The log-probability of every single-site neighbour, in one batch (or from the target's cheap conditionals)."""
+    """The log-probability of every single-site neighbour, evaluated (or from the target's cheap conditionals)."""
     values = moves.values(theta)
     if target.site_logits_fn is None:
-        return jax.vmap(lambda i, k: target.log_prob(theta.at[i].set(k)))(jnp.asarray(moves.sites), values)
+        return log_probs_of(target, lambda i, k: theta.at[i].set(k), jnp.asarray(moves.sites), values)
     logits = jax.vmap(lambda i: target.site_logits(theta, i))(jnp.arange(target.space.num_dims, dtype=jnp.int32))
     current = jnp.take_along_axis(logits, theta[:, None], axis=1)[:, 0]
     return log_prob + log_ratio(logits[moves.sites, values], current[moves.sites])
@@ -144,13 +145,13 @@ def site_log_probs(
 ) -> Float[Array, " max_size"]:
     """The log-probabilities with theta_i set to 0..K_max-1 (-inf beyond K_i); up to a constant if from `site_logits`.
 
-    The current value is known already, so that K_max - 1 candidates are evaluated, in one batch.
+    The current value is known already, so that K_max - 1 candidates are evaluated.
     """
     if target.site_logits_fn is not None:
         return target.site_logits(theta, i)
     max_size = target.space.max_size
     values = (theta[i] + jnp.arange(1, max_size, dtype=theta.dtype)) % jnp.asarray(target.space.sizes)[i]
-    candidates = jax.vmap(lambda k: target.log_prob(theta.at[i].set(k)))(values)
+    candidates = log_probs_of(target, lambda k: theta.at[i].set(k), values)
     return jnp.full(max_size, -jnp.inf, candidates.dtype).at[values].set(candidates).at[theta[i]].set(log_prob)
 
 
@@ -220,58 +221,73 @@ def _finite(array: Array) -> Array:
     return jnp.where(jnp.isfinite(array), array, 0.0)
 
 
-def taylor_log_ratios(target: Target, moves: Moves, theta: Int[Array, " dim"], grad: Gradient) -> Float[Array, " move"]:
-    """First-order log-ratios of all moves: G_i (k - theta_i) if ordered, G_ik - G_i,theta_i if not."""
-    sites, values = moves.sites, moves.values(theta)
-    ratios = moves.spread(grad.slope) * moves.distances(theta).astype(grad.slope.dtype)
-    if grad.one_hot is None:
-        return ratios
-    by_row = grad.one_hot[sites, values] - grad.one_hot[sites, theta[sites]]
-    use_rows = ~moves.is_ordered if target.has_gradient else np.ones(moves.num_moves, bool)
-    return jnp.where(jnp.asarray(use_rows), by_row, ratios)
+class Offsets(NamedTuple):
+    """The single-site moves as a static grid: each line is an offset, for all coordinates.
 
-
-class Columns(NamedTuple):
-    """The columns of a table by offset: column 0 is staying, the others are the offsets that moves make.
+    A *choice* of a coordinate is 0 for staying, or 1 + the number of a line.
 
     Attributes:
-        offsets: What each column adds to its coordinate; one row if all coordinates have the same, else 0..K_max-1.
-        moduli: The number of columns of each coordinate. Column c is undone by column (modulus - c) mod modulus.
+        lines: The offsets, all 1..K_max-1 or as few as all coordinates have in common; shape (line, 1).
+        sizes: The sizes of the coordinates.
+        is_ordered: Whether they are ordered.
+        num_choices: The number of choices of each. Choice c is undone by choice (num_choices - c) mod num_choices.
     """
 
-    offsets: np.ndarray
-    moduli: np.ndarray
+    lines: np.ndarray
+    sizes: np.ndarray
+    is_ordered: np.ndarray
+    num_choices: np.ndarray
 
-    def apply(self, space: Space, theta: Int[Array, " dim"], columns: Int[Array, " dim"]) -> Int[Array, " dim"]:
-        """The configuration after the moves of these columns."""
-        is_plain = len(self.offsets) == self.offsets[-1] + 1
-        offsets = columns if is_plain else jnp.asarray(self.offsets)[columns]
-        return (theta + offsets) % jnp.asarray(space.sizes)
+    @property
+    def numbers(self) -> np.ndarray:
+        """The choices that the lines are; shape (line, 1)."""
+        return np.arange(1, len(self.lines) + 1, dtype=np.int32)[:, None]
 
-    def undone(self, columns: Int[Array, " dim"]) -> Int[Array, " dim"]:
-        """The columns that lead back."""
-        moduli = jnp.asarray(self.moduli)
-        return (moduli - columns) % moduli
+    def distances(self, theta: Int[Array, " dim"]) -> Int[Array, "line dim"]:
+        """New value minus old value."""
+        return jnp.where(theta + self.lines >= self.sizes, self.lines - self.sizes, self.lines)
+
+    def is_allowed(self, theta: Int[Array, " dim"], reach: int | None = None) -> Bool[Array, "line dim"]:
+        """Which moves exist and change an ordered coordinate by at most `reach` (None: all), not through the ends."""
+        exists = jnp.asarray(self.numbers < self.num_choices)
+        if reach is None:
+            return exists
+        return exists & (~self.is_ordered | (jnp.abs(self.distances(theta)) <= reach))
+
+    def apply(self, theta: Int[Array, "*n"], choice: Int[Array, "*n"], sites: Any = slice(None)) -> Int[Array, "*n"]:
+        """The values of all coordinates, or of some sites, after their choices."""
+        moved = theta + jnp.sum(jnp.where(choice == self.numbers, self.lines, 0), axis=0, dtype=jnp.int32)
+        sizes = jnp.asarray(self.sizes)[sites]
+        return jnp.where(moved >= sizes, moved - sizes, moved)
+
+    def undone(self, choice: Int[Array, "*n"], sites: Any = slice(None)) -> Int[Array, "*n"]:
+        """The choices that lead back."""
+        return jnp.where(choice == 0, 0, jnp.asarray(self.num_choices)[sites] - choice)
 
 
-def columns_of(moves: Moves, space: Space) -> Columns:
-    """The columns of the tables that `as_rows` makes: as few as the moves allow.
+def offsets_of(space: Space, reach: int | None = None) -> Offsets:
+    """The grid of single-site moves, with the fewest lines that a `reach` of ordered coordinates allows.
 
     >>> import terrazzo as tz
-    >>> space = tz.Space(tz.integers(0, 9, 4))
-    >>> columns_of(moves_of(space, reach=1), space).offsets.tolist()
-    [0, 1, 9]
+    >>> offsets_of(tz.Space(tz.integers(0, 9, 4)), reach=1).lines.ravel().tolist()
+    [1, 9]
     """
-    if moves.pattern is None:
-        return Columns(np.arange(space.max_size, dtype=np.int32), space.sizes.astype(np.int32))
-    offsets = np.concatenate([[0], moves.pattern]).astype(np.int32)
-    return Columns(offsets, np.full(space.num_dims, len(offsets), np.int32))
+    check_reach(reach)
+    sizes, lines = space.sizes.astype(np.int32), np.arange(1, space.max_size, dtype=np.int32)
+    if reach is not None and space.is_ordered.all() and (sizes == space.max_size).all():
+        lines = lines[(lines <= reach) | (lines >= space.max_size - reach)]
+        return Offsets(lines[:, None], sizes, space.is_ordered, np.full(space.num_dims, len(lines) + 1, np.int32))
+    return Offsets(lines[:, None], sizes, space.is_ordered, sizes)
 
 
-def as_rows(moves: Moves, space: Space, per_move: Float[Array, " move"], stay: Any, fill: Any = -jnp.inf) -> Array:
-    """Numbers per move as a table with one row a coordinate (see `Columns`); offsets that do not exist hold `fill`."""
-    if moves.pattern is not None:
-        first = jnp.full((space.num_dims, 1), stay, per_move.dtype)
-        return jnp.concatenate([first, per_move.reshape(space.num_dims, -1)], axis=1)
-    table = jnp.full((space.num_dims, space.max_size), fill, per_move.dtype)
-    return table.at[:, 0].set(stay).at[moves.sites, moves.offsets].set(per_move)
+def taylor_log_ratios(
+    target: Target, offsets: Offsets, theta: Int[Array, " dim"], grad: Gradient
+) -> Float[Array, "line dim"]:
+    """First-order log-ratios of all moves: G_i (k - theta_i) if ordered, G_ik - G_i,theta_i if not."""
+    distances = offsets.distances(theta)
+    ratios = grad.slope * distances.astype(grad.slope.dtype)
+    if grad.one_hot is None:
+        return ratios
+    rows = jnp.arange(target.space.num_dims, dtype=jnp.int32)
+    by_row = grad.one_hot[rows, theta + distances] - grad.one_hot[rows, theta]
+    return jnp.where(jnp.asarray(offsets.is_ordered & target.has_gradient), ratios, by_row)

@@ -99,16 +99,16 @@ def tabu(
 
     def jump(key: Array, state: TabuState) -> tuple[TabuState, Int[Array, ""]]:
         event = randomness.categorical(key, event_log_rates(state))
+        is_flip = event == local.moves.num_moves
 
-        def flipped(state: TabuState) -> tuple[TabuState, Int[Array, ""]]:
-            return state._replace(switches=~state.switches), jnp.zeros((), jnp.int32)
-
-        def moved(state: TabuState) -> tuple[TabuState, Int[Array, ""]]:
+        def moved(_: Any, state: TabuState) -> TabuState:
             used = generators(local.moves, sizes, state.position)[event]
-            new = TabuState(*local.after(state.local, event), state.switches.at[used].set(False))
-            return new, jnp.asarray(local.num_evaluations, jnp.int32)
+            return TabuState(*local.after(state.local, event), state.switches.at[used].set(False))
 
-        return jax.lax.cond(event == local.moves.num_moves, flipped, moved, state)
+        # a loop of one pass or none: `lax.cond` would copy the arrays of the target for every chain of a batch
+        new = jax.lax.fori_loop(0, 1 - is_flip.astype(jnp.int32), moved, state)
+        cost = jnp.where(is_flip, 0, local.num_evaluations).astype(jnp.int32)
+        return new._replace(switches=new.switches ^ is_flip), cost
 
     def step(rng_key: Array, state: TabuState) -> tuple[TabuState, JumpInfo]:
         log_rate = lambda s: jax.nn.logsumexp(event_log_rates(s))
