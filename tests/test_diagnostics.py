@@ -5,6 +5,7 @@ import pytest
 from arviz_stats.base import array_stats
 
 from terrazzo import diagnostics
+from terrazzo.diagnostics import chains
 from terrazzo.errors import OptionError
 
 AXES = {"chain_axis": 0, "draw_axis": 1}
@@ -182,3 +183,11 @@ def test_running_rhat_follows_the_batch():
         assert len(running._blocks) <= 33
         np.testing.assert_allclose(running.r_hat(), batch, rtol=0.02)
         assert np.isinf(running.worst())
+
+
+def test_coordinates_side_by_side_are_the_same(monkeypatch):
+    draws = np.random.default_rng(3).integers(0, 5, (4, 100, 7))
+    alone = chains.describe(draws)
+    monkeypatch.setattr(chains, "MANY_NUMBERS", 1)
+    for one, other in zip(alone, chains.describe(draws), strict=True):
+        np.testing.assert_array_equal(one, other)

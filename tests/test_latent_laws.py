@@ -17,6 +17,7 @@ from scripted import stationary
 from small_targets import log_table, small_target
 from terrazzo import samplers
 from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.hybrid import global_move
 from terrazzo.transports import REGISTRY as TRANSPORTS
 from transport_laws import flow_quadrature_gap, identity_z_scores, lift_z_scores, limit, perturbed, push_all
 
@@ -112,6 +113,29 @@ def test_the_hybrid_without_a_transport():
     warm = lambda target, _: _with_true_log_prob(samplers.hybrid(target.tempered(0.9), None, num_local=2), target)
     assert p_value(alone, target, None) > ALPHA
     assert p_value(warm, target, None) < ALPHA
+
+
+def test_rounds_whose_proposals_are_drawn_ahead():
+    """Several rounds a step, on a transport whose weight depends on theta alone; a proposal used twice is caught."""
+    target = small_target("mixed", num_impossible=2)
+    transport = transport_of(target, "product")
+    rounds = lambda target, transport: samplers.hybrid(target, transport, num_local=1, num_rounds=3)
+    assert p_value(rounds, target, transport) > ALPHA
+    assert p_value(_with_one_proposal, target, transport) < ALPHA
+
+
+def _with_one_proposal(target, transport):
+    """The same proposal in every round: after a rejection it depends on where the chain is."""
+    jump = global_move(target, transport)
+
+    def step(key, state):
+        keys = jax.random.split(key, 5)
+        proposal = jump.draw(keys[0])
+        for k in keys[1:]:
+            state, _, _ = jump.move(k, state, proposal)
+        return state, None
+
+    return samplers.SamplingAlgorithm(lambda theta, key: samplers.State(theta, target.log_prob(theta)), step)
 
 
 def _with_true_log_prob(algorithm, target):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import terrazzo as tz
 from small_targets import small_target
@@ -154,3 +155,19 @@ def test_flowjax_bijections_can_stand_in():
         transport = FlowTransport(MIXED, flow.bijection, UniformDequantizer(), "spline")
         scores = identity_z_scores(transport)
     assert np.abs(scores).max() < limit(scores.size)
+
+
+@pytest.mark.parametrize("size", [3, 16])
+def test_a_rough_decode_draws_from_the_same_law(size):
+    """What training draws: theta ~ q, by chi-square over all configurations of two coordinates, alpha = 1e-6."""
+    space = tz.Space(a=tz.integers(0, size - 1), b=tz.categorical(["x", "y"]))
+    transport = perturbed(tz.autoregressive_transport(space, key=jax.random.key(0), width=8), 0.7)
+    z = jax.random.normal(jax.random.key(1), (2**16, 2))
+    scored = jax.jit(jax.vmap(transport.push_scored))(z)
+    q = np.exp(np.asarray(jax.vmap(transport.log_prob)(jnp.asarray(space.enumerate(), jnp.int32)), float))
+    counts = np.bincount(np.asarray(jax.vmap(space.index)(scored.theta)), minlength=len(q))
+    expected = q / q.sum() * len(z)
+    is_common = expected >= 10
+    assert stats.chi2.sf(((counts - expected)[is_common] ** 2 / expected[is_common]).sum(), is_common.sum() - 1) > 1e-6
+    ends = jax.vmap(transport.push_scored)(jnp.array([[40.0, 40.0], [-40.0, -40.0], [jnp.inf, -jnp.inf]])).theta
+    assert space.contains(np.asarray(ends)).all()

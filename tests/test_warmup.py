@@ -13,8 +13,9 @@ from planted_modes import SPACE, Case
 from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
 from terrazzo.errors import OptionError, TargetError, TransportError
-from terrazzo.warmup import Budget, best_estimate, costs
-from terrazzo.warmup.exploration import deal_rungs
+from terrazzo.progress import Progress
+from terrazzo.warmup import Budget, agreement, best_estimate, costs, pipeline
+from terrazzo.warmup.exploration import BLOCK, FEWEST, deal_rungs, explore
 from terrazzo.warmup.locals import candidates, exploring_kernel
 from terrazzo.warmup.trial import Row, Trial, least_ess
 
@@ -93,6 +94,35 @@ def test_a_run_resumes_to_the_same_draws(target, tmp_path, sampler, result):
     assert same(whole, resumed)
     assert [c.name for c in whole.checks()] == [c.name for c in resumed.checks()]
     assert resumed.choice == whole.choice
+
+
+def test_several_rounds_a_step_are_steps_to_the_user(target, tmp_path, monkeypatch):
+    """As on an accelerator: proposals of a few rounds are drawn at once, and thinning still counts rounds."""
+    monkeypatch.setattr(pipeline, "rounds_a_step", lambda thin: 3)
+    options = {**SMALL, "draws": 60, "thin": 6, "sampler": "auto"}
+    whole = tz.sample(target, seed=1, **options)
+    assert whole.provenance["thin"] == 6
+    assert same(whole, tz.sample(target, seed=1, **{**options, "chunk_size": 7}))
+    folder = tmp_path / "run"
+    tz.sample(target, seed=1, checkpoint=folder, chunk_size=20, **options)
+    sorted(folder.glob("draws-*.tz"))[-1].unlink()
+    assert same(whole, tz.sample(target, seed=1, checkpoint=folder, chunk_size=20, **options))
+
+
+def test_many_draws_are_thinned_before_they_are_compared(target, result, monkeypatch):
+    monkeypatch.setattr(agreement, "MAX_COMPARED", 6 * 8 * 50)
+    again = tz.sample(target, seed=1, **SMALL)
+    assert same(again, result)
+    assert [c.name for c in again.checks()] == [c.name for c in result.checks()]
+
+
+def test_exploration_keeps_to_its_seconds(target):
+    budget = Budget(seconds=1e-3)
+    with Progress("off") as progress:
+        found = explore(jax.random.key(0), target, budget=budget, progress=progress)
+    assert FEWEST <= found.theta.shape[1] < BLOCK
+    assert found.kept_rounds == found.theta.shape[1]
+    assert 0 < found.num_apart < found.theta.shape[1]
 
 
 def test_everything_comes_back_from_a_file(result, tmp_path):

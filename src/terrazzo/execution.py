@@ -141,15 +141,15 @@ class Run:
             plan = restored_plan(self.target, transport, setup.header["plan"], setup.plan, setup.history, fixed)
         else:
             plan = make_plan(
-                self.plan_key, self.target, transport, num_chains=s.chains, num_draws=s.draws, mesh=self.mesh,
-                length=self.length, training=s.training, exploration=s.exploration or {}, fixed=fixed,
+                self.plan_key, self.target, transport, num_chains=s.chains, num_draws=s.draws, thin=s.thin,
+                mesh=self.mesh, length=self.length, training=s.training, exploration=s.exploration or {}, fixed=fixed,
                 budget=self.budget, progress=self.progress,
             )  # fmt: skip
         self._spec = REGISTRY[plan.sampler]
         problem = running.Problem(self.target, plan.transport if plan.uses_transport else None, plan.options)
         parameters: dict[str, Any] = {}
         if setup is None:
-            states = self._burn_in(problem, plan.starts if starts is None else starts)
+            states = self._burn_in(problem, plan.starts if starts is None else starts, plan.rounds)
             thin = self._thin(plan)
             header = {"plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin}
             if self.store is not None:
@@ -160,14 +160,14 @@ class Run:
             states = self._restored_states(problem, parameters, setup)
         return _Ready(problem, parameters, states, thin, plan, None, plan.history, header, plan.transport)
 
-    def _burn_in(self, problem: running.Problem, starts: np.ndarray) -> Any:
-        """Steps of the chosen sampler that are not kept, by the same compiled loop that draws."""
+    def _burn_in(self, problem: running.Problem, starts: np.ndarray, rounds: int) -> Any:
+        """Rounds of the chosen sampler that are not kept, by the same compiled loop that draws."""
         theta = devices.deal(self.mesh, jnp.asarray(starts, jnp.int32))
         states = running.start(self.mesh, self.spec, problem, {}, self.init_key, theta)
-        total = self.settings.warmup
-        self.progress.phase("burn-in", total, "steps")
+        total = -(-self.settings.warmup // rounds)
+        self.progress.phase("burn-in", total * rounds, "steps")
         done, chunk = 0, 1
-        while done < total and not (done and self.budget.is_half_gone):
+        while done < total and not (done > 1 and self.budget.is_half_gone):  # the first step compiles
             count = min(chunk, self.length, total - done)
             tick = time.perf_counter()
             states, out = running.draw(
@@ -179,7 +179,7 @@ class Run:
             self.step_seconds = (time.perf_counter() - tick) / count
             chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
             done += count
-            self.progress.update(done, acceptance=acceptance)
+            self.progress.update(done * rounds, acceptance=acceptance)
         return states
 
     def _thin(self, plan: Plan | None = None) -> int:
@@ -190,7 +190,7 @@ class Run:
         if self.budget.seconds is None or not np.isfinite(self.step_seconds):
             return 1 if plan is None or plan.thin is None else plan.thin
         left = max(self.budget.seconds - self.budget.elapsed, 0.0)
-        return max(1, int(0.95 * left / (self.step_seconds * s.draws)))
+        return (1 if plan is None else plan.rounds) * max(1, int(0.95 * left / (self.step_seconds * s.draws)))
 
     # ---- without a plan
 
@@ -299,13 +299,14 @@ class Run:
         for row in rows:
             monitor.update(np.moveaxis(row["theta"], 0, 1))
         chunk, is_first = 1, True
+        thin = ready.thin if ready.plan is None else ready.thin // ready.plan.rounds
         try:
             while done < s.draws and not (rows and self.budget.is_over):
                 count = min(s.chunk_size or chunk, self.length, s.draws - done, self._affordable(rows))
                 tick = time.perf_counter()
                 states, out = running.draw(
                     self.mesh, self.spec, ready.problem, self.length, s.keep_latent, ready.parameters, self.draw_key,
-                    _int(done), _int(count), _int(ready.thin), states,
+                    _int(done), _int(count), _int(thin), states,
                 )  # fmt: skip
                 self._check_states(states)
                 host = {name: np.asarray(x[:count]) for name, x in out.items()}

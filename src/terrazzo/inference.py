@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from terrazzo import devices, running, samplers
 from terrazzo.checkpoints import Checkpoint
-from terrazzo.compilation import enable_compilation_cache
+from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError, TransportError
 from terrazzo.execution import TRAINING, Run, Settings
 from terrazzo.progress import Progress
@@ -247,14 +247,18 @@ def _try_factory(spec: SamplerSpec, target: Target, transport: Any, options: dic
         raise OptionError("sampler_options", f"{text} (sampler {spec.name!r})", "see the sampler's arguments") from None
 
 
+@jit
+def _log_probs(target: Target, theta: Array) -> Array:
+    return jax.vmap(target.log_prob)(theta)
+
+
 def _checked_starts(init: Any, target: Target, chains: int) -> np.ndarray:
     theta = target.space.encode(init)
     if theta.ndim == 1:
         theta = np.tile(theta, (chains, 1))
     if theta.shape[0] != chains or theta.ndim != 2:
         raise OptionError("init", f"has leading shape {theta.shape[:-1]} for {chains} chains", "one start per chain")
-    evaluate = eqx.filter_jit(lambda target, theta: jax.vmap(target.log_prob)(theta))
-    log_prob = np.asarray(evaluate(target, jnp.asarray(theta)))
+    log_prob = np.asarray(_log_probs(target, jnp.asarray(theta)))
     for row, value in zip(theta, log_prob, strict=True):
         if np.isnan(value) or value == np.inf:
             raise non_finite_error(target, row)

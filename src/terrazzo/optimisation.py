@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from terrazzo.compilation import enable_compilation_cache
+from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError
 from terrazzo.interactions import evaluate
 from terrazzo.progress import Progress
@@ -365,7 +365,7 @@ class _Rounds(NamedTuple):
     num_evaluations: Int[Array, " chain"]
 
 
-@eqx.filter_jit
+@jit
 def _begin(key: Array, target: Target, theta: Array, ladder: Array, make: Callable) -> _Rounds:
     # The ladder is traced, here and in `_rounds`: outside compiled code tempering insists on a cold end at beta = 1.
     tune = tuning(target, inverse_temperatures=ladder)
@@ -376,7 +376,7 @@ def _begin(key: Array, target: Target, theta: Array, ladder: Array, make: Callab
     return _Rounds(ladders, first, ladders.position, ladders.log_prob, zero, zero, none)
 
 
-@eqx.filter_jit
+@jit
 def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: Array, make: Callable) -> _Rounds:
     """At most `count` more rounds; fewer if `patience` of them bring no gain."""
     end = state.num_rounds + count
@@ -409,7 +409,7 @@ def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: 
     return jax.lax.while_loop(goes_on, one, state._replace(num_evaluations=jnp.zeros_like(state.num_evaluations)))
 
 
-@eqx.filter_jit
+@jit
 def _ascend(
     target: Target, theta: Int[Array, "row dim"], offsets: Int[Array, " offset"]
 ) -> tuple[Int[Array, "row dim"], Float[Array, " row"], Bool[Array, " row"]]:

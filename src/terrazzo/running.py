@@ -15,6 +15,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
+from terrazzo.compilation import jit
 from terrazzo.devices import AXIS
 from terrazzo.samplers.base import SamplerSpec, SamplingAlgorithm, as_float
 from terrazzo.targets import Target
@@ -60,7 +61,7 @@ def _chain_keys(key: Array, ids: Array) -> Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
 
-@eqx.filter_jit
+@jit
 def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key: Array, theta: Array) -> Any:
     """The states of all chains at the configurations `theta`, (chain, dim)."""
 
@@ -73,7 +74,7 @@ def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key
     return _sharded(mesh, local, specs, _DEALT, ids, theta, problem, parameters, key)
 
 
-@eqx.filter_jit
+@jit
 def warm_up(
     mesh: Mesh,
     spec: SamplerSpec,
@@ -131,7 +132,7 @@ def buffer_length(num_chains: int, num_dims: int, itemsize: int, draws: int, kee
     return max(1, min(draws, BUFFER_BYTES // per_draw))
 
 
-@eqx.filter_jit
+@jit
 def draw(
     mesh: Mesh,
     spec: SamplerSpec,

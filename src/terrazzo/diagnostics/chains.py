@@ -2,11 +2,14 @@
 
 The estimators are the rank-normalised split versions of Vehtari et al. (2021), the ones ArviZ reports, computed in a
 way that suits integers: ranks by counting, R-hat from one histogram a half-chain, autocovariances from power spectra
-averaged over the chains before a single inverse transform. Coordinates are handled one by one, so memory stays at
-the draws themselves plus a few tens of megabytes.
+averaged over the chains before a single inverse transform. Coordinates are handled one by one (many numbers: a few side
+by side), so memory stays at the draws themselves plus a few tens of megabytes.
 """
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +20,7 @@ from terrazzo.errors import OptionError
 
 FFT_CHUNK = 2**21  # numbers transformed at a time
 BLOCK_BYTES = 64  # coordinates are gathered a cache line at a time
+MANY_NUMBERS = 2**20  # draws from which coordinates are handled side by side
 MIN_DRAWS = 4
 METHODS = ("bulk", "tail", "mean")
 
@@ -249,8 +253,18 @@ def _over_coordinates(draws: Any, statistic: Callable[[_Series], Any]) -> np.nda
     array = _checked(draws)
     shape = array.shape[2:]
     flat = array.reshape(*array.shape[:2], -1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rows = [statistic(_Series(x)) for x in _coordinates(flat)]
+
+    def one(x: np.ndarray) -> Any:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return statistic(_Series(x))
+
+    if array.size < MANY_NUMBERS:
+        rows = [one(x) for x in _coordinates(flat)]
+    else:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # transforms let go of the interpreter's lock
+            coordinates, rows = _coordinates(flat), []
+            while some := list(islice(coordinates, os.cpu_count())):
+                rows.extend(pool.map(one, some))
     return np.asarray(rows, float).reshape(shape + np.shape(rows)[1:])
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.errors import OptionError
 from terrazzo.samplers import latent
 from terrazzo.samplers.base import SamplingAlgorithm, State, as_float, select
+from terrazzo.samplers.gibbs import positive_int
 from terrazzo.samplers.tempering import resolve_kernel
 from terrazzo.targets import Target
 from terrazzo.transports import normal
@@ -30,9 +31,9 @@ class HybridInfo(NamedTuple):
 
     Attributes:
         acceptance_rate: The mean acceptance of all its moves.
-        is_accepted: Whether the global move was accepted.
+        is_accepted: Whether a global move was accepted.
         num_evaluations: Evaluations of the target, all moves together.
-        global_acceptance_rate: The acceptance probability of the global move.
+        global_acceptance_rate: The acceptance probability of the global moves.
     """
 
     acceptance_rate: Float[Array, ""]
@@ -41,27 +42,40 @@ class HybridInfo(NamedTuple):
     global_acceptance_rate: Float[Array, ""]
 
 
-def _exact_independence(target: Target, transport: Any) -> Callable[[Array, State], tuple[State, Array, Array]]:
+class GlobalMove(NamedTuple):
+    """A move through the transport, in the part that needs no state and the part that does.
+
+    Attributes:
+        draw: `key -> proposal`, drawn ahead, for many rounds at once.
+        move: `(key, state, proposal) -> (state, acceptance, is_accepted)`.
+    """
+
+    draw: Callable[[Array], Any]
+    move: Callable[[Array, State, Any], tuple[State, Array, Array]]
+
+
+def _exact_independence(target: Target, transport: Any) -> GlobalMove:
     """The independence move of a transport whose weight depends on theta alone."""
 
-    def move(key: Array, state: State) -> tuple[State, Array, Array]:
-        propose_key, accept_key = jax.random.split(key)
-        z = jax.random.normal(propose_key, (transport.num_dims,))
+    def draw(key: Array) -> tuple[State, Array]:
+        z = jax.random.normal(key, (transport.num_dims,))
         theta, log_volume = transport.push(z)
-        new = State(theta, target.log_prob(theta))
-        log_q_new = normal.log_density(z) - log_volume
+        return State(theta, target.log_prob(theta)), normal.log_density(z) - log_volume
+
+    def move(key: Array, state: State, proposal: tuple[State, Array]) -> tuple[State, Array, Array]:
+        new, log_q_new = proposal
         log_ratio = (new.log_prob - log_q_new) - (state.log_prob - transport.log_prob(state.position))
         log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
-        is_accepted = -jax.random.exponential(accept_key, (), z.dtype) < log_ratio
+        is_accepted = -jax.random.exponential(key, (), log_ratio.dtype) < log_ratio
         return select(is_accepted, new, state), jnp.minimum(1.0, jnp.exp(log_ratio)), is_accepted
 
-    return move
+    return GlobalMove(draw, move)
 
 
-def _lifted(algorithm: SamplingAlgorithm) -> Callable[[Array, State], tuple[State, Array, Array]]:
+def _lifted(algorithm: SamplingAlgorithm) -> GlobalMove:
     """A latent kernel from a fresh lift; a theta too improbable to be lifted stays where it is."""
 
-    def move(key: Array, state: State) -> tuple[State, Array, Array]:
+    def move(key: Array, state: State, _: Any) -> tuple[State, Array, Array]:
         lift_key, step_key = jax.random.split(key)
         start = algorithm.init(state.position, lift_key)
         is_lifted = jnp.all(start.position == state.position) & jnp.all(jnp.isfinite(start.z))
@@ -69,13 +83,13 @@ def _lifted(algorithm: SamplingAlgorithm) -> Callable[[Array, State], tuple[Stat
         rate = jnp.where(is_lifted, info.acceptance_rate, 0.0)
         return select(is_lifted, State(new.position, new.log_prob), state), rate, info.is_accepted & is_lifted
 
-    return move
+    return GlobalMove(lambda key: None, move)
 
 
 def global_move(
     target: Target, transport: AbstractTransport, *, move: str = "independence", scale: Any = 0.5
-) -> Callable[[Array, State], tuple[State, Array, Array]]:
-    """`(key, state) -> (state, acceptance, is_accepted)`: one step through the transport."""
+) -> GlobalMove:
+    """One step through the transport."""
     if move not in MOVES:
         raise OptionError("move", f"{move!r} is unknown", f"one of {', '.join(MOVES)}")
     if move == "independence" and transport.has_exact_dequantizer:
@@ -96,8 +110,9 @@ def hybrid(
     num_local: Any = 5,
     move: str = "independence",
     scale: Any = 0.5,
+    num_rounds: int = 1,
 ) -> SamplingAlgorithm:
-    """One global move through the transport, then `num_local` local moves.
+    """One global move through the transport, then `num_local` local moves; `num_rounds` times.
 
     Args:
         target: The target.
@@ -107,6 +122,8 @@ def hybrid(
         num_local: How many of its steps go with one global move (may be traced: changing it does not recompile).
         move: "independence", "pcn" or "elliptical_slice".
         scale: The scale of pCN.
+        num_rounds: Rounds a step. What the global moves of all rounds can draw ahead (independent proposals) is drawn
+            at once: a push takes the coordinates one after the other, and many side by side take hardly longer.
 
     >>> import jax, jax.numpy as jnp, terrazzo as tz
     >>> target = tz.Target(lambda t: jnp.sum(t * 0.5), tz.binary(3))
@@ -117,17 +134,20 @@ def hybrid(
     """
     local_sampler = resolve_kernel(local, local_options)(target)
     jump = None if transport is None else global_move(target, transport, move=move, scale=scale)
+    num_rounds = positive_int("num_rounds", num_rounds)
+    num_global = 0 if jump is None else 1
+    count = jnp.asarray(num_local, jnp.int32)
 
     def init(position: Int[Array, " dim"], rng_key: Array) -> State:
         return State(position, target.log_prob(position))
 
-    def step(rng_key: Array, state: State) -> tuple[State, HybridInfo]:
-        jump_key, start_key, walk_key = jax.random.split(rng_key, 3)
+    def play(state: State, given: tuple[Array, Any]) -> tuple[State, HybridInfo]:
+        """One round, with what was drawn ahead for it."""
+        round_key, proposal = given
+        jump_key, start_key, walk_key = jax.random.split(round_key, 3)
         rate, is_accepted = as_float(0.0), jnp.asarray(False)
         if jump is not None:
-            state, rate, is_accepted = jump(jump_key, state)
-        num_global = 0 if jump is None else 1
-        count = jnp.asarray(num_local, jnp.int32)
+            state, rate, is_accepted = jump.move(jump_key, state, proposal)
         inner = local_sampler.init(state.position, start_key)
 
         def walk(i: Int[Array, ""], carry: Any) -> Any:
@@ -141,6 +161,15 @@ def hybrid(
         num_moves = jnp.maximum(num_global + count, 1).astype(acceptance.dtype)
         info = HybridInfo(acceptance / num_moves, is_accepted, evaluations, as_float(rate))
         return State(inner.position, inner.log_prob), info
+
+    def step(rng_key: Array, state: State) -> tuple[State, HybridInfo]:
+        draw_key, play_key = jax.random.split(rng_key)
+        ahead = None if jump is None else jax.vmap(jump.draw)(jax.random.split(draw_key, num_rounds))
+        state, rounds = jax.lax.scan(play, state, (jax.random.split(play_key, num_rounds), ahead))
+        return state, HybridInfo(
+            jnp.mean(rounds.acceptance_rate), jnp.any(rounds.is_accepted),
+            jnp.sum(rounds.num_evaluations, dtype=jnp.int32), jnp.mean(rounds.global_acceptance_rate),
+        )  # fmt: skip
 
     return SamplingAlgorithm(init, step)
 

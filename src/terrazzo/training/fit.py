@@ -18,6 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
 from terrazzo import devices
+from terrazzo.compilation import jit
 from terrazzo.errors import OptionError, TrainingError
 from terrazzo.targets import Target
 from terrazzo.training.objectives import ForwardKL, LossInfo, ReverseKL, importance_ess, reverse_kl
@@ -66,7 +67,7 @@ def _gather(x: Array) -> Array:
     return jax.lax.all_gather(x, devices.AXIS, tiled=True)
 
 
-@eqx.filter_jit
+@jit
 def _train_chunk(
     mesh: Mesh,
     objective: Any,
@@ -131,7 +132,7 @@ def _train_chunk(
     return run(jnp.arange(num_groups, dtype=jnp.int32), target_arrays, key, schedule, start, count, carry)
 
 
-@eqx.filter_jit
+@jit
 def _held_out(objective: Any, params: Any, static: Any, target: Target, key: Array) -> tuple[Array, Array]:
     _, info = objective(eqx.combine(params, static), target, key, HELD_OUT, jnp.ones(()))
     return info.value, importance_ess(info.log_weights)

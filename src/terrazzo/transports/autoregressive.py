@@ -19,6 +19,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import ndtr
 from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError
@@ -37,7 +38,7 @@ class ResidualBlock(eqx.Module):
     outer: Float[Array, "width hidden"]
 
     def __call__(self, h: Float[Array, " width"]) -> Float[Array, " width"]:
-        return h + self.outer @ jax.nn.relu(self.inner @ jax.nn.relu(h) + self.bias)
+        return h + jax.nn.relu(jax.nn.relu(h) @ self.inner.T + self.bias) @ self.outer.T  # rows on the left are faster
 
 
 class AutoregressiveTransport(AbstractTransport):
@@ -62,23 +63,31 @@ class AutoregressiveTransport(AbstractTransport):
         """Sizes and orderedness in the order of decoding."""
         return jnp.asarray(self.space.sizes)[self.order], jnp.asarray(self.space.is_ordered)[self.order]
 
-    def _encode(self, theta: Int[Array, ""], size: Int[Array, ""], embedding: Float[Array, "inputs width"]) -> Array:
-        """E_s(theta_s): a row of a table, or a linear map of ordered features."""
+    def _features(self, theta: Int[Array, ""], size: Int[Array, ""]) -> Float[Array, " inputs"]:
+        """What E_s is linear in: the value as a unit vector, or features of its order."""
         if self.is_large:
-            return heads.ordered_features(theta, size) @ embedding
-        return embedding[theta]
+            return heads.ordered_features(theta, size)
+        return jax.nn.one_hot(theta, self.embedding.shape[1], dtype=self.embedding.dtype)
 
-    def _outputs(self, h: Float[Array, " width"], head: Array, head_bias: Array) -> Float[Array, " outputs"]:
-        for block in self.blocks:
+    def _outputs(self, h: Float[Array, " width"], blocks: Any, head: Array, head_bias: Array) -> Array:
+        for block in blocks:
             h = block(h)
         return head @ jax.nn.relu(h) + head_bias
 
     def _all_outputs(self, ordered: Int[Array, " dim"]) -> Float[Array, "dim outputs"]:
-        """The head's outputs at every position, in parallel, for a configuration in decoding order."""
+        """The head's outputs at every position, in parallel, for a configuration in decoding order.
+
+        All of it is matrix products: a table lookup and a running sum have slow gradients on every device. On an
+        accelerator every position gets its own copy of the shared blocks, so that the gradient is a sum of products of
+        moderate size instead of one very long one.
+        """
         sizes, _ = self._constants()
-        inputs = jax.vmap(self._encode)(ordered, sizes, self.embedding)
-        before = jnp.cumsum(inputs, axis=0) - inputs
-        return jax.vmap(self._outputs)(self.bias + before, self.head, self.head_bias)
+        inputs = jnp.einsum("sk,skw->sw", jax.vmap(self._features)(ordered, sizes), self.embedding)
+        is_before = jnp.asarray(np.tri(self.num_dims, k=-1), inputs.dtype)
+        hidden, blocks, axis = self.bias + is_before @ inputs, self.blocks, None
+        if jax.default_backend() != "cpu":
+            blocks, axis = jax.tree.map(lambda x: jnp.broadcast_to(x, (self.num_dims, *x.shape)), self.blocks), 0
+        return jax.vmap(self._outputs, in_axes=(0, axis, 0, 0))(hidden, blocks, self.head, self.head_bias)
 
     def log_prob(self, theta: Int[Array, " dim"], is_free: Bool[Array, " dim"] | None = None) -> Float[Array, ""]:
         """log q(theta), in one parallel pass; only the terms log q(theta_i | theta_<i) of free coordinates if given."""
@@ -104,20 +113,33 @@ class AutoregressiveTransport(AbstractTransport):
         cells = inverse_cdf.layout(inverse_cdf.masked_log_probs(outputs, size), is_ordered)
         return inverse_cdf.draw_inside(key, cells, theta)
 
-    def decode(self, z: Float[Array, " dim"], clamped: Int[Array, " dim"] | None = None) -> tuple[Array, Array]:
+    def _select_roughly(self, outputs: Array, z: Array, size: Array, is_ordered: Array) -> Int[Array, ""]:
+        """A draw from the conditional, from the same z, without care for the tails: what training needs of a draw."""
+        if self.is_large:
+            return heads.select(outputs, z, size)
+        log_probs = inverse_cdf.masked_log_probs(outputs, size)
+        sums = jnp.exp(log_probs) @ jnp.asarray(np.tri(log_probs.size).T, log_probs.dtype)
+        last = jnp.minimum(size, jnp.sum(sums < sums[-1], dtype=jnp.int32) + 1) - 1  # beyond it there is no mass
+        return jnp.minimum(jnp.sum(sums <= ndtr(z), dtype=jnp.int32), last)
+
+    def decode(
+        self, z: Float[Array, " dim"], clamped: Int[Array, " dim"] | None = None, *, is_rough: bool = False
+    ) -> tuple[Array, Array]:
         """theta and log q(theta), one coordinate after the other, with the hidden sum carried along.
 
-        Coordinates with `clamped` >= 0 keep that value; their log-probability is left out of the sum.
+        Coordinates with `clamped` >= 0 keep that value; their log-probability is left out of the sum. A rough decode
+        draws from the same conditionals, but not by the cells that `push` and `lift` agree on.
         """
         sizes, is_ordered = self._constants()
         clamped = jnp.full(z.shape, -1, jnp.int32) if clamped is None else clamped[self.order]
+        select = self._select_roughly if is_rough else self._select
 
         def body(hidden: Array, position: Any) -> tuple[Array, tuple[Array, Array]]:
             z_t, size, ordered, embedding, bias, head, head_bias, fixed = position
-            outputs = self._outputs(hidden + bias, head, head_bias)
-            theta = jnp.where(fixed < 0, self._select(outputs, z_t, size, ordered), fixed)
+            outputs = self._outputs(hidden + bias, self.blocks, head, head_bias)
+            theta = jnp.where(fixed < 0, select(outputs, z_t, size, ordered), fixed)
             log_q = jnp.where(fixed < 0, self._log_mass(outputs, theta, size), 0.0)
-            return hidden + self._encode(theta, size, embedding), (theta, log_q)
+            return hidden + self._features(theta, size) @ embedding, (theta, log_q)
 
         positions = (z[self.order], sizes, is_ordered, self.embedding, self.bias, self.head, self.head_bias, clamped)
         with jax.default_matmul_precision("highest"):
@@ -153,7 +175,7 @@ class AutoregressiveTransport(AbstractTransport):
         return Relaxed(theta.astype(z.dtype), log_volume)
 
     def push_scored(self, z: Float[Array, " dim"]) -> Scored:
-        theta, _ = jax.lax.stop_gradient(self.decode(z))
+        theta, _ = jax.lax.stop_gradient(self.decode(z, is_rough=True))
         log_q = self.log_prob(theta)
         log_volume = normal.log_density(z) - jax.lax.stop_gradient(log_q)
         return Scored(theta, log_volume, log_q, jnp.zeros((), z.dtype))

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from terrazzo.compilation import jit
 from terrazzo.spaces import Space
 from terrazzo.targets import Target
 from terrazzo.transports import normal
@@ -94,7 +95,7 @@ class AbstractTransport(eqx.Module):
     def num_dims(self) -> int:
         return self.space.num_dims
 
-    @eqx.filter_jit
+    @jit
     def sample(self, key: Array, num_draws: int) -> Int[Array, "draw dim"]:
         """Independent draws of the transport itself, theta = push(z) with z ~ p: the paper's Remark 1.
 
@@ -139,7 +140,7 @@ class TransportDraws(NamedTuple):
     log_weights: Float[Array, " draw"]
 
 
-@eqx.filter_jit
+@jit
 def sample_transport(key: Array, transport: AbstractTransport, target: Target, num_draws: int) -> TransportDraws:
     """Independent draws pushed from the latent Gaussian, with weights: the paper's Remark 1, made exact.
 
@@ -197,7 +198,7 @@ def posterior_log_weights(key: Array, transport: AbstractTransport, target: Targ
     return _log_weights_at(key, transport, target, rows).reshape(flat.shape[:-1])
 
 
-@eqx.filter_jit
+@jit
 def _log_weights_at(key: Array, transport: AbstractTransport, target: Target, theta: Array) -> Float[Array, " row"]:
     def one(row: tuple[Array, Array]) -> Float[Array, ""]:
         key, theta = row

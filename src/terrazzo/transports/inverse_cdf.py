@@ -48,8 +48,12 @@ def masked_log_probs(logits: Float[Array, "*dims max_size"], sizes: Int[Array, "
 
 def _by_order(log_probs: Array, mode: Array) -> tuple[Array, Array]:
     """Starts and sides when categories keep their order."""
-    index = jnp.arange(log_probs.size, dtype=jnp.int32)
-    is_left = index < mode
+    num = log_probs.size
+    is_left = jnp.arange(num, dtype=jnp.int32) < mode
+    if num <= PAIRWISE_LIMIT:
+        index = jnp.arange(num, dtype=jnp.int32)
+        is_beyond = jnp.where(is_left[:, None], index[None, :] < index[:, None], index[None, :] > index[:, None])
+        return logsumexp(jnp.where(is_beyond, log_probs[None, :], -jnp.inf), axis=1), is_left
     below = jnp.concatenate([jnp.full(1, -jnp.inf, log_probs.dtype), jax.lax.cumlogsumexp(log_probs)[:-1]])
     above = jnp.concatenate([jax.lax.cumlogsumexp(log_probs, reverse=True)[1:], jnp.full(1, -jnp.inf, log_probs.dtype)])
     return jnp.where(is_left, below, above), is_left

@@ -21,8 +21,9 @@ from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
 from terrazzo.targets import Target
 from terrazzo.transports import posterior_log_weights
-from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, thinned
+from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, set_apart, thinned
 
+MAX_COMPARED = 2**24  # numbers; beyond that draws are thinned, which leaves the tempered ones the fewer by far
 MAX_START_R_HAT = 1.02
 MAX_EXPLORED_R_HAT = 1.1
 MAX_SHARE_BEYOND = 0.02
@@ -46,10 +47,11 @@ class Agreement:
     """
 
     def __init__(self, key: Array, target: Target, plan: Plan, theta: np.ndarray, log_prob: np.ndarray):
-        self.plan, self.theta, self.log_prob = plan, theta, log_prob
+        most = MAX_COMPARED // theta.shape[-1]
+        self.plan, self.theta, self.log_prob = plan, thinned(theta, most), thinned(log_prob, most)
         self.final_log_weights = None
         if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= 4:
-            part = thinned(theta, MAX_WEIGHED)
+            part = thinned(self.theta, MAX_WEIGHED)
             weights = posterior_log_weights(jax.random.fold_in(key, 1), plan.transport, target, part)
             self.final_log_weights = np.asarray(weights, float)
 
@@ -103,10 +105,10 @@ class Agreement:
         yield Check("tempered draws beyond the transport", share, MAX_SHARE_BEYOND, is_fine, advice, False)
         if self.final_log_weights is not None:
             top = weighed.own_log_weights.max()
-            # Only whether a draw is beyond: the weights themselves are biased, being what the transport was trained on.
+            # Only draws that training has not seen (those it has seen are lighter), and only whether they are beyond.
             explored = self.plan.explored
             beyond = (weighed.tempered_log_weights > top, self.final_log_weights > top)
-            own = (thinned(explored.log_prob, MAX_WEIGHED), thinned(self.log_prob, MAX_WEIGHED))  # says how chains mix
+            own = (set_apart(explored, explored.log_prob), thinned(self.log_prob, MAX_WEIGHED))  # says how chains mix
             out = disagreement(*[np.stack(pair, axis=-1) for pair in zip(beyond, own, strict=True)], alpha=ALPHA)
             is_settled = explored.r_hat <= MAX_EXPLORED_R_HAT
             name = "the same, tempered against final (s.e.)"

@@ -1,8 +1,9 @@
 """What a run may spend, and how warm-up deals it out.
 
-Warm-up takes at most 0.4 of the whole: exploration 0.3 of that, training 0.5, the trial 0.2. A phase may use what
-earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run reproducible; budgets in seconds
-do not, because what fits into a second differs from run to run, and the result says what was done.
+Warm-up takes at most 0.4 of the whole: exploration 0.3 of that (its adaptation the first half), training 0.5, the trial
+0.2. A phase may use what earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run
+reproducible; budgets in seconds do not, because what fits into a second differs from run to run, and the result says
+what was done.
 """
 
 import time
@@ -10,7 +11,8 @@ from typing import Any
 
 from terrazzo.errors import OptionError
 
-SHARES = {"exploration": 0.3, "training": 0.8, "trial": 1.0}  # cumulative: what may be spent at the end of each phase
+# cumulative: what may be spent at the end of each phase
+SHARES = {"adaptation": 0.15, "exploration": 0.3, "training": 0.8, "trial": 1.0}
 WARMUP_SHARE = 0.4  # of a whole run
 HALF = 0.5
 

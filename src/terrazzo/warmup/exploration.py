@@ -32,7 +32,9 @@ from terrazzo.warmup.locals import exploring_kernel
 FIRST_RUNGS, MOST_RUNGS = 12, 96
 ADAPT_ROUNDS = 184  # windows of 8, 16, 32, 64 move the ladder; the last 64 rounds measure it
 BLOCK = 100  # kept rounds between two looks at the ladders
+FEWEST = 16  # kept rounds, however little time there is
 EVEN_BLOCKS = 4  # blocks in which every round is kept; then the thinning doubles with every second block
+HELD_OUT_SHARE = 0.2  # of the draws
 GOOD_R_HAT = 1.02
 GOOD_ESS = 400.0
 EXPLORING_SECONDS = 60.0
@@ -76,6 +78,11 @@ class Explored(NamedTuple):
     r_hat: float
     seconds: float
     round_seconds: float
+
+    @property
+    def num_apart(self) -> int:
+        """How many draws of each ladder, the latest, are kept from training: what judges a transport."""
+        return max(1, round(HELD_OUT_SHARE * self.theta.shape[1]))
 
     def describe(self) -> dict[str, Any]:
         """What a result keeps of it."""
@@ -143,7 +150,7 @@ class _Ladders:
         # The ladder is in the tuning state; the loop sees only how long it is.
         problem = self.problem({"num_temperatures": len(tuning_state.betas)})
         done, chunk = 0, 1
-        while done < num_rounds and not (self.budget.is_spent("exploration") and done > 0):
+        while done < num_rounds and not (self.budget.is_spent("adaptation") and done > 0):
             count = min(chunk, num_rounds - done)
             tick = time.perf_counter()
             self.states, tuning_state, _ = running.warm_up(
@@ -192,11 +199,14 @@ class _Ladders:
         return int(np.clip(EXPLORING_SECONDS / seconds, low, high))
 
     def draw(self, first: int, count: int, thin: int) -> dict[str, np.ndarray]:
-        """`count` kept rounds of the frozen ladder, the first of them the `first`, `thin` rounds each."""
+        """`count` kept rounds of the frozen ladder, the first of them the `first`, `thin` rounds each.
+
+        Fewer, but at least `FEWEST`, if the seconds of the exploration are used up.
+        """
         parameters = {"inverse_temperatures": jnp.asarray(self.betas, jnp.result_type(float))}
         rows, done, chunk = [], 0, 1 if first == 0 else self.chunk
         key = jax.random.fold_in(self.draw_key, thin)  # steps are counted anew when the thinning changes
-        while done < count:
+        while done < count and not (done and first + done >= FEWEST and self.budget.is_spent("exploration")):
             size = min(chunk, count - done)
             tick = time.perf_counter()
             self.states, out = running.draw(
@@ -272,8 +282,9 @@ def explore(
         blocks.append(ladders.draw(len(blocks) * BLOCK, BLOCK, thins[-1]))
         spent = int(blocks[-1]["num_evaluations"].sum(dtype=np.int64))
         if len(blocks) == 1:  # what a round costs is known now: the rounds of adaptation are counted too
-            ladders.num_evaluations += spent * adapted // BLOCK
-            spent += spent * adapted // BLOCK
+            before = spent * adapted // blocks[0]["log_prob"].shape[1]
+            ladders.num_evaluations += before
+            spent += before
         budget.spend_evaluations("exploration", spent)
         kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
         joined = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
@@ -281,10 +292,11 @@ def explore(
         progress.update(ladders.num_rounds, worst_r_hat=r_hat)
         if (r_hat < GOOD_R_HAT and least > GOOD_ESS) or budget.is_spent("exploration"):
             break
+    kept_rounds = sum(t * b["log_prob"].shape[1] for t, b in zip(thins[-len(kept) :], kept, strict=True))
     evidence = ladder_evidence(jax.random.fold_in(key, 1), target, joined["replica_log_probs"], ladders.betas)
     return Explored(
         joined["theta"], joined["log_prob"], joined["replica_log_probs"], ladders.betas, ladders.barrier, evidence,
         ladders.kernel, ladders.options["kernel_options"], ladders.num_moves, ladders.num_rounds,
-        sum(thins[-len(kept) :]) * BLOCK, ladders.num_evaluations, r_hat,
+        kept_rounds, ladders.num_evaluations, r_hat,
         time.perf_counter() - began, ladders.round_seconds,
     )  # fmt: skip

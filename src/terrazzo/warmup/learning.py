@@ -27,9 +27,9 @@ from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.exploration import Explored
 
 FORWARD_SHARE = 0.2  # of the steps
+FORWARD_PATIENCE = 1  # checks: on a finite set of draws the held-out likelihood soon turns, and then only falls
 ENOUGH_IS_ESS = 0.95  # a transport this good gains nothing from more training
 FORWARD_WEIGHT = 0.1
-HELD_OUT_SHARE = 0.2  # of the draws
 MAX_BUFFER = 2**17
 
 
@@ -47,7 +47,7 @@ def default_training(num_dims: int) -> dict[str, Any]:
         steps = int(np.clip(64_000 // num_dims, 600, 2000))
         return {"num_steps": steps, "batch_size": 128, "patience": 3, "learning_rate": 2e-3}
     steps = int(np.clip(768_000 // num_dims, 3000, 12_000))
-    return {"num_steps": steps, "batch_size": 1024, "patience": 6, "learning_rate": 1e-3}
+    return {"num_steps": steps, "batch_size": 4096, "patience": 6, "learning_rate": 2e-3}
 
 
 def learn(
@@ -64,8 +64,7 @@ def learn(
     began = time.perf_counter()
     chosen = {**default_training(target.space.num_dims), **settings}
     num_steps = int(chosen.pop("num_steps"))
-    cut = max(1, int((1 - HELD_OUT_SHARE) * explored.theta.shape[1]))
-    buffer, apart = _flat(explored.theta[:, :cut]), _flat(explored.theta[:, cut - 1 :])
+    buffer, apart = _flat(explored.theta[:, : -explored.num_apart]), _flat(explored.theta[:, -explored.num_apart :])
     reverse = reverse_kl("score_function")
     first_steps = max(1, int(FORWARD_SHARE * num_steps))
     stages = [
@@ -85,7 +84,7 @@ def learn(
                 jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
                 num_steps=steps, enough_is_ess=ENOUGH_IS_ESS if i else None,
                 should_stop=lambda: budget.is_spent("training"), progress=progress,
-                **{"check_every": check_every, **chosen},
+                **{"check_every": check_every, **chosen, **({} if i else {"patience": FORWARD_PATIENCE})},
             )  # fmt: skip
         except TrainingError as error:
             summary["stages"].append({"name": name, "reason": str(error).splitlines()[0]})

@@ -27,6 +27,7 @@ from terrazzo.warmup.trial import Choice, Trial
 
 OWN_DRAWS = 8192
 MAX_WEIGHED = 4096  # tempered draws whose weights are looked at
+ROUNDS, MOST_ROUNDS = 8, 16  # of the hybrid in one compiled step, on an accelerator
 
 
 class Weighed(NamedTuple):
@@ -35,7 +36,7 @@ class Weighed(NamedTuple):
     Attributes:
         theta: Draws of the transport that are possible, (draw, dim).
         own_log_weights: Weights of all its draws, (draw,).
-        tempered_log_weights: Weights of (a thinned set of) tempered draws, (ladder, draw).
+        tempered_log_weights: Weights of tempered draws that training has not seen (thinned), (ladder, draw).
         evidence: log Z by importance sampling.
         acceptance: The acceptance an independence move would have in stationarity.
     """
@@ -61,7 +62,8 @@ class Plan(NamedTuple):
         is_from_transport: Which chains start from the transport.
         history: Training curves.
         description: What the result keeps of all this.
-        thin: Steps a kept draw, if the trial says so.
+        thin: Rounds a kept draw, if the trial says so.
+        rounds: Rounds that one step of the sampler plays: the user's steps are rounds.
     """
 
     sampler: str
@@ -75,6 +77,20 @@ class Plan(NamedTuple):
     history: dict[str, np.ndarray]
     description: dict[str, Any]
     thin: int | None
+    rounds: int
+
+
+def rounds_a_step(thin: int | None) -> int:
+    """Rounds of the hybrid that one step plays: on an accelerator several, a divisor of the thinning asked for.
+
+    Their proposals are then drawn side by side, which costs hardly more than one.
+
+    >>> rounds_a_step(10)
+    1
+    """
+    if jax.default_backend() == "cpu":
+        return 1
+    return ROUNDS if thin is None else max(r for r in range(1, MOST_ROUNDS + 1) if thin % r == 0)
 
 
 def thinned(draws: np.ndarray, limit: int) -> np.ndarray:
@@ -84,13 +100,18 @@ def thinned(draws: np.ndarray, limit: int) -> np.ndarray:
     return draws[:, ::-1][:, ::step][:, ::-1]
 
 
+def set_apart(explored: Explored, draws: np.ndarray) -> np.ndarray:
+    """Of an array of the exploration's draws, those that training has not seen, thinned to what is weighed."""
+    return thinned(draws[:, -explored.num_apart :], MAX_WEIGHED)
+
+
 def weigh(key: Array, transport: AbstractTransport, target: Target, explored: Explored) -> Weighed:
     """Draws from the transport, and weighs them and the tempered draws."""
     own_key, lift_key = jax.random.split(key)
     own = sample_transport(own_key, transport, target, OWN_DRAWS)
     weights = np.asarray(own.log_weights, float)
     tempered = np.asarray(
-        posterior_log_weights(lift_key, transport, target, thinned(explored.theta, MAX_WEIGHED)), float
+        posterior_log_weights(lift_key, transport, target, set_apart(explored, explored.theta)), float
     )
     pairs = np.random.default_rng(0).choice(weights, tempered.size)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -122,6 +143,7 @@ def make_plan(
     *,
     num_chains: int,
     num_draws: int,
+    thin: int | None,
     mesh: Mesh,
     length: int,
     training: Mapping[str, Any] | bool | None,
@@ -138,6 +160,7 @@ def make_plan(
         transport: An untrained transport (or a trained one, with `training=False`), or None.
         num_chains: The chains of the run to come.
         num_draws: Its kept draws a chain.
+        thin: Its rounds a kept draw, if the user chose them.
         mesh: Their devices.
         length: Draws a chunk of that run can hold.
         training: Options of training; False leaves the transport as it is.
@@ -165,7 +188,7 @@ def make_plan(
         }  # fmt: skip
         transport = placed(mesh, transport)
     starts, is_pushed = spread_starts(explored, weighed, num_chains)
-    thin = None
+    wanted, rounds = None, 1
     if fixed is not None:
         name, options = fixed
         uses = "transport" in REGISTRY[name].needs
@@ -173,12 +196,15 @@ def make_plan(
         from_tempering, _ = spread_starts(explored, None, num_chains)
         trial = Trial(
             trial_key, target, transport, explored, from_tempering, mesh=mesh, length=length,
-            global_acceptance=1.0 if weighed is None else weighed.acceptance, budget=budget, progress=progress,
+            rounds=rounds_a_step(thin), global_acceptance=1.0 if weighed is None else weighed.acceptance,
+            budget=budget, progress=progress,
         )  # fmt: skip
         choice: Choice = trial.run()
         name, options, uses = choice.row.sampler, choice.row.options, choice.row.uses_transport
-        description["choice"], thin = choice.describe(), choice.thin(num_draws)
-    return Plan(name, options, transport, uses, explored, weighed, starts, is_pushed, history, description, thin)
+        description["choice"], wanted, rounds = choice.describe(), choice.thin(num_draws), choice.row.rounds
+    return Plan(
+        name, options, transport, uses, explored, weighed, starts, is_pushed, history, description, wanted, rounds
+    )
 
 
 def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport | None:
@@ -218,7 +244,8 @@ def plan_header(plan: Plan) -> dict[str, Any]:
         "weighed": None if plan.weighed is None else {
             "evidence": _as_list(plan.weighed.evidence), "acceptance": plan.weighed.acceptance,
         },
-        "thin": plan.thin, "options": {k: v for k, v in plan.options.items() if isinstance(v, str | int | float)},
+        "thin": plan.thin, "rounds": plan.rounds,
+        "options": {k: v for k, v in plan.options.items() if isinstance(v, str | int | float)},
     }  # fmt: skip
 
 
@@ -248,7 +275,7 @@ def restored_plan(
             options["kernel_options"] = kernel_options
     return Plan(
         header["sampler"], options, transport, header["uses_transport"], explored, weighed, arrays["starts"],
-        arrays["is_from_transport"], history, header["description"], header["thin"],
+        arrays["is_from_transport"], history, header["description"], header["thin"], header["rounds"],
     )  # fmt: skip
 
 

@@ -30,13 +30,14 @@ from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.exploration import Explored
 from terrazzo.warmup.locals import Local, candidates
 
-NUM_RECORDS = 64
+NUM_RECORDS, FEWEST_RECORDS = 64, 8  # the fewest where a step takes seconds
 TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.02  # for each candidate: at least, and of the seconds of a whole run
 TIMING_SECONDS = 0.2
 MOST_SECONDS, MOST_THIN = 60.0, 100
 CLEAR = 8.0  # effective draws a chain that end a candidate's trial
 RESOLVED = 2.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
 TUNING_STEPS = 400
+NEARLY = 0.9  # of the best worth: closer than trials this short can tell
 LOW_QUANTILE = 0.05
 LOW_ACCEPTANCE = 0.05  # of the independence move: below it, moves that keep part of z may do better
 PCN_SCALES = (0.25, 0.6)
@@ -48,7 +49,7 @@ class Row(NamedTuple):
     Attributes:
         label: What it is, for a person.
         sampler: Its name in the registry.
-        options: Keyword arguments of its factory.
+        options: Keyword arguments of its factory; of the hybrid, a step plays `num_rounds` rounds.
         uses_transport: Whether it moves through the transport.
         ess: The effective sample size of its records.
         step_seconds: Seconds of one step of all chains.
@@ -67,6 +68,11 @@ class Row(NamedTuple):
     gap: float
     acceptance: float
 
+    @property
+    def rounds(self) -> int:
+        """Rounds a step."""
+        return int(self.options.get("num_rounds", 1))
+
 
 class Choice(NamedTuple):
     """What was chosen, from what, and why."""
@@ -76,14 +82,14 @@ class Choice(NamedTuple):
     reason: str
 
     def thin(self, num_draws: int) -> int:
-        """Steps a kept draw such that draws are nearly independent, while that takes no more than a minute."""
+        """Rounds a kept draw such that draws are nearly independent, while that takes no more than a minute."""
         affordable = MOST_SECONDS / max(num_draws * self.row.step_seconds, 1e-9)
-        return max(1, round(min(self.row.gap, MOST_THIN, affordable)))
+        return self.row.rounds * max(1, round(min(self.row.gap, MOST_THIN / self.row.rounds, affordable)))
 
     def describe(self) -> dict[str, Any]:
         """What a result keeps of the trial."""
         table = [
-            {"candidate": r.label, "ess": round(r.ess, 1), "step_ms": round(1e3 * r.step_seconds, 4),
+            {"candidate": r.label, "ess": round(r.ess, 1), "round_ms": round(1e3 * r.step_seconds / r.rounds, 4),
              "ess_per_second": round(r.worth, 2), "acceptance": round(r.acceptance, 4)}
             for r in self.rows
         ]  # fmt: skip
@@ -114,10 +120,10 @@ class Trial:
 
     def __init__(
         self, key: Array, target: Target, transport: AbstractTransport | None, explored: Explored, starts: np.ndarray,
-        *, mesh: Mesh, length: int, global_acceptance: float, budget: Budget, progress: Progress,
+        *, mesh: Mesh, length: int, rounds: int, global_acceptance: float, budget: Budget, progress: Progress,
     ):  # fmt: skip
         self.target, self.transport, self.explored, self.mesh = target, transport, explored, mesh
-        self.length, self.budget, self.progress = length, budget, progress
+        self.length, self.rounds, self.budget, self.progress = length, rounds, budget, progress
         self.global_acceptance = global_acceptance
         self.init_key, self.tune_key, self.run_key = jax.random.split(key, 3)
         self.starts = devices.deal(mesh, jnp.asarray(starts, jnp.int32))
@@ -145,8 +151,14 @@ class Trial:
         if self.transport is not None:
             self._hybrids(local)
         self._tempering()
-        best = max(self.rows, key=self._rank)
+        best = self._best()
         return Choice(best, self.rows, self._reason(best))
+
+    def _best(self) -> Row:
+        """The most worth; among those nearly as good, the one whose kept draws are least correlated."""
+        first = max(self.rows, key=self._rank)
+        nearly = [r for r in self.rows if self._rank(r) >= (self._rank(first)[0], NEARLY * first.worth)]
+        return min(nearly, key=lambda r: r.gap * r.rounds)
 
     def _rank(self, row: Row) -> tuple[int, float]:
         """Candidates whose chains have met come first; among the others, those that could bring them together."""
@@ -206,6 +218,7 @@ class Trial:
     def _hybrid_options(self, local: Local, num_local: int, move: str) -> dict[str, Any]:
         return {
             "local": local.name, "local_options": local.options, "num_local": _int(num_local), "move": move,
+            "num_rounds": self.rounds,
         }  # fmt: skip
 
     def _tempering(self) -> None:
@@ -237,25 +250,26 @@ class Trial:
         transport = self.transport if uses_transport else None
         problem = running.Problem(self.target, transport, options)
         states = running.start(self.mesh, spec, problem, {}, self.init_key, self.starts)
-        key = cost_key(self.target, label, transport, self.num_chains)
+        key = cost_key(self.target, label, transport, self.num_chains, self.rounds)
         states = self._draw(spec, problem, states, 0, 1, 1, label)[0]  # compiles
         seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
-        most = max(1, int(self.seconds / (NUM_RECORDS * seconds)))
+        count = int(np.clip(self.seconds / seconds, FEWEST_RECORDS, NUM_RECORDS))
+        most = max(1, int(self.seconds / (count * seconds)))
         thin, first = max(1, most // 64), 1
         while True:
-            states, early = self._draw(spec, problem, states, first, NUM_RECORDS // 4, thin, label)
-            states, rows = self._draw(spec, problem, states, first + NUM_RECORDS // 4, NUM_RECORDS, thin, label)
+            states, early = self._draw(spec, problem, states, first, count // 4, thin, label)
+            states, rows = self._draw(spec, problem, states, first + count // 4, count, thin, label)
             for part in (early, rows):
                 self.budget.spend_evaluations("trial", int(part["num_evaluations"].sum(dtype=np.int64)))
             value = least_ess(rows["theta"], rows["log_prob"])
             if thin == most or value >= CLEAR * self.num_chains or self.budget.is_spent("trial"):
                 break
-            thin, first = min(8 * thin, most), first + 2 * NUM_RECORDS  # chains that hardly met: look longer
+            thin, first = min(8 * thin, most), first + 2 * count  # chains that hardly met: look longer
         self.done += 1
         centred = least_ess(rows["theta"], rows["log_prob"], is_centred=True)
-        time_taken = NUM_RECORDS * thin * seconds
+        time_taken = count * thin * seconds
         acceptance = float(rows["acceptance_rate"].mean())
-        gap = self.num_chains * NUM_RECORDS * thin / max(value, 1.0)
+        gap = self.num_chains * count * thin / max(value, 1.0)
         row = Row(label, "hybrid", options, uses_transport, value, seconds, value / time_taken, gap, acceptance)
         self.rows.append(row)
         self.progress.update(self.done, candidate=label, ess_per_second=row.worth)
