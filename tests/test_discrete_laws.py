@@ -43,6 +43,7 @@ VARIANTS = {
     "integer_metropolis": [{"scale": 1.7, "factor": np.tril(np.ones((3, 3))), "boundary": "wrap"}],
     "gibbs": [{"num_updates": 2}],
     "metropolised_gibbs": [{"num_updates": 2}],
+    "slice_gibbs": [{"num_updates": 1}],
     "block_gibbs": [{"block_size": 3}, {"blocks": ((0, 1), (2,))}],
     "hamming_ball": [{"radius": 2, "block_size": 2}],
     "locally_balanced": [{"balancing": "sqrt", "reach": 1}, {"balancing": "min"}, {"balancing": "max"}],

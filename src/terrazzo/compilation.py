@@ -34,6 +34,7 @@ def jit(fn: Callable[P, R]) -> Callable[P, R]:
         chosen: Any = plain if is_inside_another or jax.default_backend() != "gpu" else quick
         return chosen(*args, **kwargs)
 
+    call.lower = plain.lower  # type: ignore[attr-defined]
     return call
 
 

@@ -99,7 +99,7 @@ class Plan:
     burn_in: int = 100_000
     iterations: int = 10_000
     batch_size: int = 128
-    tuning_steps: int = 1000
+    tuning_steps: int = 10_000
     flow: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[str, int] = field(
         default_factory=lambda: {"chains": 64, "rounds": 20_000, "temperatures": 24, "moves": 1}

@@ -43,21 +43,16 @@ def ring_answers(coupling: float, field: np.ndarray) -> tuple[float, np.ndarray]
     signs = np.array([-1.0, 1.0])
     matrices = [np.exp(h * signs[:, None] + coupling * np.outer(signs, signs)) for h in field]
 
-    def product(parts: list[np.ndarray]) -> tuple[np.ndarray, float]:
-        total, log_scale = np.eye(2), 0.0
-        for part in parts:
-            total = total @ part
-            scale = total.max()
-            total, log_scale = total / scale, log_scale + np.log(scale)
-        return total, log_scale
-
-    whole, log_scale = product(matrices)
-    log_z = float(np.log(np.trace(whole)) + log_scale)
-    up = []
-    for i in range(len(matrices)):  # the ring, opened before site i: its diagonal is the law of s_i
-        turned, _ = product(matrices[i:] + matrices[:i])
-        up.append(turned[1, 1] / np.trace(turned))
-    return log_z, np.asarray(up)
+    first, last, log_z = [np.eye(2)], [np.eye(2)], 0.0  # scaled products from the front and from the back
+    for matrix, other in zip(matrices, reversed(matrices), strict=True):
+        total, behind = first[-1] @ matrix, other @ last[-1]
+        log_z += np.log(total.max())
+        first.append(total / total.max())
+        last.append(behind / behind.max())
+    log_z += np.log(np.trace(first[-1]))
+    # the ring, opened before site i: the diagonal is the law of s_i
+    turned = [np.diag(behind @ before) for before, behind in zip(first[:-1], last[:0:-1], strict=True)]
+    return float(log_z), np.array([row[1] / row.sum() for row in turned])
 
 
 def ising_chain(num_spins: int = 64, coupling: float = 1.0, field: float = 0.3, seed: int = 0) -> Problem:

@@ -20,6 +20,8 @@ from terrazzo.samplers.base import Info, SamplingAlgorithm, State, select
 from terrazzo.samplers.gibbs import moved_info, positive_int, start
 from terrazzo.targets import Target
 
+UPDATES = 16  # a step
+
 
 def draw_level(key: Array, log_prob: Float[Array, ""]) -> Float[Array, ""]:
     """The logarithm of a uniform height below pi."""
@@ -39,12 +41,13 @@ class Search(NamedTuple):
     high: Int[Array, ""]
 
 
-def slice_gibbs(target: Target, *, num_updates: int = 1) -> SamplingAlgorithm:
+def slice_gibbs(target: Target, *, num_updates: int = UPDATES) -> SamplingAlgorithm:
     """Single-site slice sampling with shrinkage, at sites picked uniformly.
 
     Args:
         target: The target. Any variables; neighbouring values of similar probability make it fast.
-        num_updates: Site updates per step; many are cheaper apiece, since chains run at different speeds.
+        num_updates: Site updates per step. Chains in a batch wait for the slowest at the end of a step only, so that a
+            few together are cheaper apiece.
 
     Returns:
         The sampler. A random number of evaluations, of the order of log K per site update.

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 from terrazzo.errors import UnsupportedError
 from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.slice_gibbs import UPDATES
 from terrazzo.targets import Target
 
 SLICE_FROM = 65  # values a coordinate may take before redrawing it by evaluating all of them is too dear
@@ -29,7 +30,7 @@ def _gibbs(target: Target) -> Local:
     """Gibbs in the form that suits the target: coloured, by slices, or site by site."""
     d = target.space.num_dims
     if target.space.max_size >= SLICE_FROM:
-        return Local("slice_gibbs", {}, d)
+        return Local("slice_gibbs", {}, -(-d // UPDATES))
     if target.colours is not None and max(target.colours) + 1 <= MAX_COLOURS_SHARE * d:
         prepare = REGISTRY["coloured_gibbs"].prepare
         assert prepare is not None
