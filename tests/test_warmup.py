@@ -163,8 +163,9 @@ def test_local_kernels_follow_the_target(target):
     assert exploring_kernel(lattice)[0] == "coloured_gibbs"
     wide = tz.Target(lambda t: -0.01 * jnp.sum((t.astype(float) - 50.0) ** 2), tz.integers(0, 200, (3,)))
     assert exploring_kernel(wide)[0] == "slice_gibbs"
+    assert [c.name for c in candidates(tz.problems.variable_selection(6, 2, noise=1.0).target)] == ["gibbs"]
     box = tz.Target(tz.blackbox(lambda t: -float(t.sum())), tz.integers(0, 5, (3,)))
-    assert [c.name for c in candidates(box)] == ["gibbs", "integer_metropolis"]
+    assert [c.name for c in candidates(box)] == ["integer_metropolis", "discontinuous_hmc", "gibbs"]
 
 
 def test_chains_that_never_met_rank_last():

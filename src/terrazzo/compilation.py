@@ -1,4 +1,4 @@
-"""Compilation: quick on a GPU, and kept on disk, so that the second process does not compile what the first one did."""
+"""Compilation: with options for each device, and kept on disk, so that a second process does not compile anew."""
 
 import functools
 import os

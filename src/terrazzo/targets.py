@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import checkify
 from jaxtyping import Array, Float, Int
 
+from terrazzo.compilation import jit
 from terrazzo.errors import GradientError, StartError, TargetError
 from terrazzo.spaces import Space, as_space
 
@@ -235,7 +236,7 @@ class Target(eqx.Module):
         return theta
 
 
-@eqx.filter_jit
+@jit
 def _draw_starts(target: Target, key: Array, num_chains: int) -> tuple[Array, Array]:
     def redraw(carry):
         count, theta, log_prob = carry

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import blackjax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from blackjax.smc import resampling
 from jaxtyping import Array
 
+from terrazzo.compilation import jit
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.errors import OptionError, StartError
 from terrazzo.results import Result
@@ -82,7 +82,7 @@ def _possible_particles(key: Array, target: Target, num_particles: int) -> tuple
     return jnp.where(is_possible[:, None], theta, theta[fill]), log_states + jnp.log(share)
 
 
-@eqx.filter_jit
+@jit
 def _run(
     key: Array, target: Target, num_particles: int, target_ess: float, num_moves: int, factory: Callable
 ) -> tuple[Array, ...]:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from terrazzo.compilation import jit
 from terrazzo.diagnostics import LogZ, bennett
 from terrazzo.errors import OptionError
 from terrazzo.samplers.tempering import default_ladder, parallel_tempering, prepare, tuning
@@ -72,7 +73,7 @@ def stepping_stones(log_probs: Any, inverse_temperatures: Any, log_z0: float) ->
     return LogZ(log_z0 + total(v), error, float("nan"), float("nan"))
 
 
-@eqx.filter_jit
+@jit
 def _share_possible(key: Array, target: Target, num_draws: int) -> Array:
     theta = target.space.random(key, (num_draws,))
     log_prob = jax.lax.map(target.log_prob, theta, batch_size=SUPPORT_BATCH)  # a wide batch would not fit everywhere
@@ -103,7 +104,7 @@ def ladder_evidence(key: Array, target: Target, log_probs: np.ndarray, betas: np
     return evidence._replace(standard_error=float(np.hypot(evidence.standard_error, error)))
 
 
-@eqx.filter_jit
+@jit
 def _warm_up(key: Array, target: Target, theta: Array, ladder: Array, num_steps: int, make: Callable) -> tuple:
     tune = tuning(target, inverse_temperatures=ladder)
     first = make(target, **tune.parameters(tune.init()))
@@ -120,7 +121,7 @@ def _warm_up(key: Array, target: Target, theta: Array, ladder: Array, num_steps:
     return states, tune.final(tuning_state)["inverse_temperatures"]
 
 
-@eqx.filter_jit
+@jit
 def _draw(
     key: Array, target: Target, states: Any, betas: Array, num_draws: int, thinning: int, make: Callable, keep: bool
 ) -> tuple[Any, ...]:

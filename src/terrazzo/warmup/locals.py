@@ -2,11 +2,15 @@
 
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
+
 from terrazzo.errors import UnsupportedError
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.slice_gibbs import UPDATES
 from terrazzo.targets import Target
 
+LINEAR_ALGEBRA = ("cholesky", "triangular_solve", "lu", "eigh", "qr")
 SLICE_FROM = 65  # values a coordinate may take before redrawing it by evaluating all of them is too dear
 LARGEST_COVARIANCE = 512  # coordinates whose covariance integer Metropolis can learn
 MAX_COLOURS_SHARE = 0.25  # a colouring pays if it has far fewer colours than there are coordinates
@@ -19,11 +23,13 @@ class Local(NamedTuple):
         name: Its name in the registry.
         options: Keyword arguments of its factory.
         moves: How many of its steps touch about all coordinates once.
+        tuning_steps: Steps of the pooled chains in which its parameters are found.
     """
 
     name: str
     options: dict[str, Any]
     moves: int
+    tuning_steps: int = 400
 
 
 def _gibbs(target: Target) -> Local:
@@ -45,14 +51,30 @@ def exploring_kernel(target: Target) -> tuple[str, dict[str, Any], int]:
 
 
 def candidates(target: Target) -> list[Local]:
-    """Local kernels to try: Gibbs, and what did best beside it on targets of this kind (docs/which-sampler.md)."""
+    """Local kernels to try: Gibbs, and what did best beside it on targets of this kind (docs/which-sampler.md).
+
+    The most promising come first: a trial that runs out of time leaves the last ones out.
+    """
     space = target.space
     found = [_gibbs(target)]
-    if space.is_ordered.all() and space.max_size > 2 and space.num_dims <= LARGEST_COVARIANCE:
-        found.append(Local("integer_metropolis", {}, 16))
-    elif target.has_gradient:
+    if space.is_ordered.all() and space.max_size > 2:
+        found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
+        if space.num_dims <= LARGEST_COVARIANCE:
+            found.insert(0, Local("integer_metropolis", {}, 16))
+    elif target.has_gradient and not _may_hang(target):
         found.append(Local("discrete_langevin", {}, 4))
     return [local for local in found if _applies(target, local)]
+
+
+def _may_hang(target: Target) -> bool:
+    """Whether gradients of batched linear algebra would run in a loop on a CPU.
+
+    XLA runs independent operations at the same time there, and these wait for each other's threads for ever (seen with
+    jaxlib 0.10: the gradient of a Cholesky factor, d = 100, 16 chains, two cores).
+    """
+    theta = jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32)
+    computation = str(jax.make_jaxpr(target.log_prob)(theta))
+    return jax.default_backend() == "cpu" and any(f"{name}[" in computation for name in LINEAR_ALGEBRA)
 
 
 def _applies(target: Target, local: Local) -> bool:

@@ -36,7 +36,6 @@ TIMING_SECONDS = 0.2
 MOST_SECONDS, MOST_THIN = 60.0, 100
 CLEAR = 8.0  # effective draws a chain that end a candidate's trial
 RESOLVED = 2.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
-TUNING_STEPS = 400
 NEARLY = 0.9  # of the best worth: closer than trials this short can tell
 LOW_QUANTILE = 0.05
 LOW_ACCEPTANCE = 0.05  # of the independence move: below it, moves that keep part of z may do better
@@ -178,8 +177,8 @@ class Trial:
         tuning = spec.tuning(self.target, **local.options)
         states = running.start(self.mesh, spec, problem, tuning.parameters(state), self.init_key, self.starts)
         done, chunk = 0, 1
-        while done < TUNING_STEPS and not (done and self.budget.is_spent("trial")):
-            count = min(chunk, TUNING_STEPS - done)
+        while done < local.tuning_steps and not (done and self.budget.is_spent("trial")):
+            count = min(chunk, local.tuning_steps - done)
             tick = time.perf_counter()
             states, state, rate = running.warm_up(
                 self.mesh, spec, problem, self.tune_key, _int(done), _int(count), states, state
