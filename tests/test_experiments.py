@@ -284,3 +284,19 @@ def test_foreign_files_are_passed_over(copy):
     before = without_seconds(copy)
     (copy / "ising" / "paper--ours.npz").write_bytes(b"damaged")
     assert without_seconds(copy) == before
+
+
+def test_a_piece_that_its_own_plan_cut_short_is_finished(monkeypatch, finished, tmp_path):
+    """The presets limit ours in time: what they cut is not run again."""
+    folder, _ = finished
+    piece = next(p for p in all_pieces(folder) if p.sampler == "ours")
+    plan = PRESETS["smoke"][piece.experiment]
+    short = dataclasses.replace(plan, ours={**plan.ours, "max_seconds": 5.0})
+    monkeypatch.setitem(PRESETS["smoke"], piece.experiment, short)
+    request = Request((piece.experiment,), "smoke", tmp_path)
+    assert runner._limit(piece, request) == 5.0
+    configuration = runner.configuration(piece, request)
+    cut = {"is_complete": False, "max_seconds": 5.0, "configuration": configuration}
+    save_record(piece_path(tmp_path, piece), load_record(piece_path(folder, piece)) | cut, {})
+    assert runner.is_finished(piece_path(tmp_path, piece), configuration, runner._limit(piece, request))
+    assert not runner.is_finished(piece_path(tmp_path, piece), configuration, 6.0)

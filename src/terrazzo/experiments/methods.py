@@ -159,10 +159,15 @@ def run_reference(method: Method, plan: Plan, context: Context) -> Run:
 
 def run_ours(method: Method, plan: Plan, context: Context) -> Run:
     """The default pipeline of `tz.sample`, with the plan's options if it has any."""
-    options = dict(plan.ours)
-    limits = [limit for limit in (options.pop("max_seconds", None), context.max_seconds) if limit is not None]
-    context = context._replace(max_seconds=min(limits, default=None))
+    options = {name: value for name, value in plan.ours.items() if name != "max_seconds"}
+    context = context._replace(max_seconds=seconds_allowed(method, plan, context.max_seconds))
     return _timed(_sample(context, lengths(method, plan), **options))
+
+
+def seconds_allowed(method: Method, plan: Plan, asked: float | None) -> float | None:
+    """When a piece keeps the draws it has: the user's limit, and for ours the plan's, if it has one."""
+    own = plan.ours.get("max_seconds") if method.kind == "ours" else None
+    return min((limit for limit in (own, asked) if limit is not None), default=None)
 
 
 def _sample(context: Context, size: dict[str, int], **options: Any) -> Result:

@@ -13,7 +13,7 @@ import jax
 from terrazzo.errors import OptionError, TerrazzoError
 from terrazzo.experiments.base import Experiment, Piece, Plan
 from terrazzo.experiments.measure import compile_clock, environment, measurements
-from terrazzo.experiments.methods import Context, lengths, run_method
+from terrazzo.experiments.methods import Context, lengths, run_method, seconds_allowed
 from terrazzo.experiments.presets import EXPERIMENTS, get_preset
 from terrazzo.experiments.records import is_finished, piece_path, save_record
 from terrazzo.progress import Progress, format_seconds
@@ -115,6 +115,12 @@ def configuration(piece: Piece, request: Request) -> dict[str, Any]:
     return out
 
 
+def _limit(piece: Piece, request: Request) -> float | None:
+    """The seconds a piece is allowed."""
+    plan = get_preset(request.preset)[piece.experiment]
+    return seconds_allowed(EXPERIMENTS[piece.experiment].methods[piece.sampler], plan, request.max_seconds)
+
+
 def reproduce(request: Request, tell: Callable[[str], None] = lambda line: None) -> list[str]:
     """Runs every piece of a request that is not finished yet.
 
@@ -127,7 +133,7 @@ def reproduce(request: Request, tell: Callable[[str], None] = lambda line: None)
     """
     todo = pieces(request)
     is_done = [
-        is_finished(piece_path(request.out, piece), configuration(piece, request), request.max_seconds)
+        is_finished(piece_path(request.out, piece), configuration(piece, request), _limit(piece, request))
         for piece in todo
     ]
     if any(is_done):
@@ -176,7 +182,7 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
         "plan": asdict(plan),
         "seed": request.seed,
         "command": request.command(),
-        "max_seconds": request.max_seconds,
+        "max_seconds": _limit(piece, request),
         **environment(),
         **figures,
         "is_complete": run.result.num_draws == config["draws"],
