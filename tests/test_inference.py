@@ -251,7 +251,7 @@ DEVICES = """
     problem = running.Problem(target, None, {})
     states = running.start(mesh, REGISTRY["gibbs"], problem, {}, jax.random.key(0), jnp.zeros((8, 6), jnp.int32))
     i = jnp.asarray(2, jnp.int32)
-    text = running.draw.lower(mesh, REGISTRY["gibbs"], problem, 4, False, {}, jax.random.key(0), i, i, i, states)
+    text = running.draw.plain.lower(mesh, REGISTRY["gibbs"], problem, 4, False, {}, jax.random.key(0), i, i, i, states)
     out["hlo"] = text.compile().compiled.as_text()
     out["mesh"] = mesh.size
     json.dump(out, sys.stdout)
