@@ -57,6 +57,7 @@ def two_modes(_):
 TARGETS = {
     "iris": logistic("iris"), "wine": logistic("wine"), "breast_cancer": logistic("breast_cancer"),
     "selection_100": selection(100), "selection_200": selection(200), "selection_400": selection(400),
+    "mixture": lambda _: (problems.mixture(0), None),
     "ising_mnist": lambda _: (problems.ising_mnist().target, None), "two_modes": two_modes,
     "torus_critical": lambda _: (problems.ising_torus(16, CRITICAL).target, CRITICAL),
     "torus_cold": lambda _: (problems.ising_torus(16, COLD).target, COLD),

@@ -152,5 +152,5 @@ def test_non_finite_loss_keeps_the_last_good_transport(monkeypatch):
 def test_impossible_states_do_not_break_training():
     target = small_target("mixed", num_impossible=6)
     fitted = train(target, "score_function", num_steps=50)
-    assert fitted.reason == "budget"
+    assert fitted.reason == "all steps"
     assert np.isfinite(fitted.history["loss"]).all()

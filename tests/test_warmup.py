@@ -14,12 +14,21 @@ from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
 from terrazzo.errors import OptionError, TargetError, TransportError
 from terrazzo.progress import Progress
-from terrazzo.warmup import Budget, agreement, best_estimate, costs, pipeline
+from terrazzo.warmup import Budget, agreement, best_estimate, costs, learning, pipeline
 from terrazzo.warmup.exploration import BLOCK, FEWEST, deal_rungs, explore
 from terrazzo.warmup.locals import candidates, exploring_kernel
-from terrazzo.warmup.trial import Row, Trial, least_ess
+from terrazzo.warmup.mixing import least_ess, relaxation
+from terrazzo.warmup.prospect import expected_acceptance, foretold
+from terrazzo.warmup.trial import APART, MET, WILL_MEET, Row, Trial
 
-PHASES = ["exploring", "learning from the draws", "learning from the target", "weighing the transport", "trying"]
+PHASES = [
+    "exploring",
+    "learning from the draws",
+    "learning from the target",
+    "weighing the transport",
+    "trying local moves",
+    "trying the transport",
+]
 SMALL = {
     "chains": 8, "draws": 400, "progress": "off", "transport_options": {"width": 16},
     "training": {"num_steps": 200, "batch_size": 64}, "exploration": {"max_rounds": 300},
@@ -165,16 +174,62 @@ def test_local_kernels_follow_the_target(target):
     assert exploring_kernel(wide)[0] == "slice_gibbs"
     assert [c.name for c in candidates(tz.problems.variable_selection(6, 2, noise=1.0).target)] == ["gibbs"]
     box = tz.Target(tz.blackbox(lambda t: -float(t.sum())), tz.integers(0, 5, (3,)))
-    assert [c.name for c in candidates(box)] == ["integer_metropolis", "discontinuous_hmc", "gibbs"]
+    assert [c.name for c in candidates(box)] == ["discontinuous_hmc", "integer_metropolis", "gibbs"]
+
+
+def test_a_transport_that_cannot_pay_is_given_up(target, monkeypatch):
+    """With a rival that nothing beats, and a divergence that says jumps are never accepted."""
+    monkeypatch.setattr(learning, "ENOUGH_IS_ESS", 2.0)
+    monkeypatch.setattr(learning, "can_pay", lambda checks, rival, **costs: len(checks) < 3)
+    options = {name: value for name, value in SMALL.items() if name != "training"}
+    found = tz.sample(target, seed=1, **options)
+    stages = found.provenance["warm-up"]["training"]["stages"]
+    assert stages[-1]["reason"] == learning.CANNOT_PAY
+    assert "given up" in found.choice
+    assert found.transport is None
+    assert "weighing the transport" not in found.provenance["seconds"]
+    assert found.verdict.is_trusted, found.diagnose()
+    asked = tz.sample(target, seed=1, **SMALL)  # how to train was said: it is not given up
+    assert asked.transport is not None
+
+
+def test_the_divergence_foretells_the_acceptance(target, result):
+    """erfc(sqrt(J) / 2) with the J of held-out draws, against the acceptance that weights give."""
+    history = result.history
+    divergence = 2.0 * history["held_out"][-1] + result.log_prob.mean()
+    accepted = result.provenance["warm-up"]["transport"]["acceptance"]
+    assert abs(expected_acceptance(divergence) - accepted) < 0.2
+
+
+@pytest.mark.parametrize(("end", "expected"), [(200, 20.0), (400, 5.0), (800, 1.25)])
+def test_progress_is_continued_as_a_power(end, expected):
+    assert np.isclose(foretold([(50, 80.0), (100, 40.0), (200, 20.0)], end), expected)
+    assert foretold([(100, 10.0), (200, 12.0)], end) == 12.0  # it never grows
+    assert foretold([(100, 10.0), (200, -0.1)], end) == 0.0
+
+
+@pytest.mark.parametrize("time", [20.0, 60.0])
+def test_slow_chains_are_told_from_stuck_ones(time):
+    """An autoregressive process relaxes in its time constant; with a shift of each chain that never goes, never."""
+    rng = np.random.default_rng(0)
+    keep = np.exp(-1 / time)
+    x = [rng.normal(size=(64, 30))]
+    for _ in range(63):
+        x.append(keep * x[-1] + np.sqrt(1 - keep**2) * rng.normal(size=(64, 30)))
+    slow = np.stack(x, axis=1)
+    found = relaxation(slow, slow[..., 0])
+    assert 0.6 * time < found < 1.6 * time
+    stuck = slow + 3.0 * rng.choice([-1.0, 1.0], size=(64, 1, 1)) * (np.arange(30) < 15)
+    assert relaxation(stuck, stuck[..., 0]) == np.inf
 
 
 def test_chains_that_never_met_rank_last():
     trial = Trial.__new__(Trial)
     trial.starts = np.zeros((8, 2))
-    row = lambda ess, worth, uses=False: Row("", "hybrid", {}, uses, ess, 1.0, worth, 1.0, 1.0)
-    stuck, slow, through = row(8.0, 1e6), row(100.0, 1.0), row(9.0, 5.0, True)
-    assert max([stuck, slow, through], key=trial._rank) is slow
-    assert max([stuck, through], key=trial._rank) is through
+    row = lambda worth, agreement, uses=False: Row("", "hybrid", {}, uses, 8.0, 1.0, worth, 1.0, 1.0, agreement)
+    stuck, slow, met, through = row(1e6, APART), row(9.0, WILL_MEET), row(1.0, MET), row(5.0, APART, True)
+    ordered = [met, slow, through, stuck]
+    assert sorted([stuck, through, slow, met], key=trial._rank, reverse=True) == ordered
 
 
 def test_the_least_ess_sees_chains_that_disagree():
@@ -227,11 +282,13 @@ def test_budgets_deal_out_what_is_left():
     budget = Budget(evaluations=1000)
     assert budget.evaluations_left("exploration") == pytest.approx(120)
     budget.spend_evaluations("exploration", 100)
-    assert budget.evaluations_left("training") == pytest.approx(220)
+    assert budget.evaluations_left("training") == pytest.approx(260)
     assert not budget.is_over
     budget.spend_evaluations("sampling", 900)
     assert budget.is_over
     assert not Budget().is_spent("trial")
+    for seconds, exploring in ((50.0, 6.0), (200.0, 15.0), (1000.0, 50.0)):  # a long run explores a smaller share
+        assert Budget(seconds=seconds).seconds_left("exploration") == pytest.approx(exploring, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """One run: its fixed settings and its phases in order, from warm-up to the `Result`.
 
 Without a plan: fit a transport if the sampler needs one -> warm up (tune over pooled chains, then freeze) -> draw.
-With a plan (`warmup.make_plan`): explore -> learn -> try -> burn in -> draw, and the draws are held against what the
-exploration found. Between chunks of about a second: progress, Ctrl-C, checkpoints, the budget, and the check that no
-chain has met NaN or +inf.
+With a plan (`warmup.make_plan`): explore -> try -> learn -> try -> burn in -> draw, and the draws are held against what
+the exploration found. Between chunks of about a second: progress, Ctrl-C, checkpoints, the budget, and the check that
+no chain has met NaN or +inf.
 """
 
 import platform
@@ -59,6 +59,7 @@ class Settings(NamedTuple):
         keep_latent: Whether latent draws are kept.
         training: Options of training, or False.
         exploration: Options of the exploration, or None for none.
+        is_transport_asked: Whether the user named a transport or how to train it: then it is not given up.
     """
 
     sampler: str
@@ -71,6 +72,7 @@ class Settings(NamedTuple):
     keep_latent: bool
     training: Any
     exploration: dict[str, Any] | None
+    is_transport_asked: bool
 
 
 class _Ready(NamedTuple):
@@ -143,9 +145,10 @@ class Run:
             plan = make_plan(
                 self.plan_key, self.target, transport, num_chains=s.chains, num_draws=s.draws, thin=s.thin,
                 mesh=self.mesh, length=self.length, training=s.training, exploration=s.exploration or {}, fixed=fixed,
-                budget=self.budget, progress=self.progress,
+                may_give_up=not s.is_transport_asked, budget=self.budget, progress=self.progress,
             )  # fmt: skip
         self._spec = REGISTRY[plan.sampler]
+        self.step_seconds = plan.step_seconds
         problem = running.Problem(self.target, plan.transport if plan.uses_transport else None, plan.options)
         parameters: dict[str, Any] = {}
         if setup is None:
@@ -176,14 +179,14 @@ class Run:
             )  # fmt: skip
             self._check_states(states)
             acceptance = float(np.asarray(out["acceptance_rate"][:count]).mean())
-            self.step_seconds = (time.perf_counter() - tick) / count
+            self.step_seconds = min(self.step_seconds, (time.perf_counter() - tick) / count)
             chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
             done += count
             self.progress.update(done * rounds, acceptance=acceptance)
         return states
 
     def _thin(self, plan: Plan | None = None) -> int:
-        """The user's, or what fills the seconds asked for (by the last stretch of warm-up), or the plan's, or 1."""
+        """The user's, or what fills the seconds asked for (by the fastest stretch of warm-up), or the plan's, or 1."""
         s = self.settings
         if s.thin is not None:
             return s.thin
@@ -230,7 +233,7 @@ class Run:
         self.progress.phase("training", settings["num_steps"], "steps")
         fitted = fit(
             self.train_key, transport, self.target, progress=self.progress,
-            should_stop=lambda: self.budget.is_spent("training"), **settings,
+            should_stop=lambda checks, step: "budget" if self.budget.is_spent("training") else None, **settings,
         )  # fmt: skip
         return fitted.transport, fitted
 
@@ -268,7 +271,7 @@ class Run:
                 self.mesh, spec, problem, self.warm_key, _int(done), _int(count), states, tuning_state
             )
             acceptance = float(rate)
-            self.step_seconds = (time.perf_counter() - tick) / count
+            self.step_seconds = min(self.step_seconds, (time.perf_counter() - tick) / count)
             chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
             done += count
             self._check_states(states)

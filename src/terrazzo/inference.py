@@ -137,8 +137,9 @@ def sample(
         starts = None if init is None else _checked_starts(init, target, chains)
         mesh = devices.make_mesh(chains)
         settings = Settings(
-            sampler, int(seed), chains, draws, warmup, thin, chunk_size, keep_latent, training, explores
-        )
+            sampler, int(seed), chains, draws, warmup, thin, chunk_size, keep_latent, training, explores,
+            is_transport_asked=transport is not None or isinstance(training, Mapping),
+        )  # fmt: skip
         store = (
             None if checkpoint is None else Checkpoint(checkpoint, _fingerprint(settings, options, transport, target))
         )

@@ -56,7 +56,7 @@ class Method:
         iterations_share: Share of the plan's training iterations, for flows.
         burn_in_share: Share of the plan's burn-in, for baselines.
         step_share: Share of the plan's burn-in and thinning that a sampler with long steps gets.
-        gradient: How a flow is trained: "straight_through" (the paper's way) or "score_function" (unbiased).
+        gradient: How a flow is trained, as in `tz.reverse_kl`: "paper" is what the paper's authors do.
         options: Options of the sampler.
     """
 
@@ -66,7 +66,7 @@ class Method:
     iterations_share: float = 1.0
     burn_in_share: float = 1.0
     step_share: float = 1.0
-    gradient: str = "score_function"
+    gradient: str = "paper"
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -20,9 +20,7 @@ LONG_STEPS = 0.1  # a trajectory of discontinuous HMC, and a sweep of coloured G
 
 METHODS = {
     **{
-        f"flow_mh_{k}": Method(
-            "Flow + MH ({iterations} iterations)", "flow", iterations_share=v, gradient="straight_through"
-        )
+        f"flow_mh_{k}": Method("Flow + MH ({iterations} iterations)", "flow", iterations_share=v)
         for k, v in SHARES.items()
     },
     **{

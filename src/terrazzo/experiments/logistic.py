@@ -18,7 +18,7 @@ MOST_PREDICTIONS = 20_000  # draws that predict the held-out rows, spread over t
 
 METHODS = {
     "flow_mh": Method("Flow + MH", "flow"),
-    "flow_mh_straight_through": Method("Flow + MH, straight-through gradient", "flow", gradient="straight_through"),
+    "flow_mh_score_function": Method("Flow + MH, score-function gradient", "flow", gradient="score_function"),
     "metropolis": Method("discrete MCMC", "baseline", "metropolis"),
     "dhmc": Method("dHMC", "baseline", "discontinuous_hmc", step_share=0.1),
     "gibbs": Method("Gibbs, a site a step", "baseline", "gibbs"),

@@ -108,10 +108,10 @@ def best_scale(context: Context, plan: Plan, walk: dict[str, Any]) -> Array:
     """
     draws = max(FEWEST_DRAWS, plan.tuning_steps // (len(SCALES) * plan.thin))
     pilot = {"chains": plan.chains, "draws": draws, "thin": plan.thin}
-    quiet = context._replace(max_seconds=None)
+    unlimited = context._replace(max_seconds=None)
     found = []
     for scale in jnp.asarray(SCALES, jnp.result_type(float)):
-        result = _sample(quiet, pilot, warmup=0, sampler_options={"scale": scale}, **walk)
+        result = _sample(unlimited, pilot, warmup=0, sampler_options={"scale": scale}, **walk)
         sizes = np.nan_to_num(ess(result.theta))  # a coordinate that never moved counts nothing
         found.append((float(sizes.mean()), scale))
     return max(found, key=lambda pair: pair[0])[1]

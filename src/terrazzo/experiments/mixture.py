@@ -21,7 +21,7 @@ REPEATS = 20
 
 METHODS = {
     "flow_mh": Method("Flow + MH", "flow"),
-    "flow_mh_straight_through": Method("Flow + MH, straight-through gradient", "flow", gradient="straight_through"),
+    "flow_mh_score_function": Method("Flow + MH, score-function gradient", "flow", gradient="score_function"),
     "metropolis": Method("discrete MH", "baseline", "metropolis"),
     "ours": Method("ours", "ours"),
 }

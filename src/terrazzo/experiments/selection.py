@@ -22,8 +22,8 @@ NOISE = 10.0
 SETTINGS = (*map(str, SIZES), *(f"{size}{NOISY}" for size in SIZES), "20", f"20{NOISY}")  # 20 features: for tests
 
 METHODS = {
-    "flow_mh": Method("Flow + MH", "flow", gradient="straight_through"),
-    "flow_mh_score_function": Method("Flow + MH, score-function gradient", "flow"),
+    "flow_mh": Method("Flow + MH", "flow"),
+    "flow_mh_score_function": Method("Flow + MH, score-function gradient", "flow", gradient="score_function"),
     "gibbs": Method("Gibbs, a site a step", "baseline", "gibbs"),
     "tempering": Method("parallel tempering", "reference", "gibbs"),
     "ours": Method("ours", "ours"),

@@ -113,8 +113,9 @@ def kaufman_log_z(num_rows: int, num_columns: int, coupling: float) -> float:
     if not coupling > 0 or min(num_rows, num_columns) < 2:
         raise OptionError("coupling", f"must be positive on a lattice of at least 2 x 2, got {coupling}", "e.g. 0.44")
     n, m = num_rows, num_columns
-    gammas = np.arccosh(np.cosh(2 * coupling) ** 2 / np.sinh(2 * coupling) - np.cos(np.pi * np.arange(2 * n) / n))
-    gammas[0] = 2 * coupling + np.log(np.tanh(coupling))
+    angles = np.pi * np.arange(1, 2 * n) / n
+    others = np.arccosh(np.cosh(2 * coupling) ** 2 / np.sinh(2 * coupling) - np.cos(angles))
+    gammas = np.concatenate([[2 * coupling + np.log(np.tanh(coupling))], others])
     logs, signs = [], []
     for part in (gammas[1::2], gammas[0::2]):
         half = m * part / 2

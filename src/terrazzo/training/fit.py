@@ -6,7 +6,7 @@ returned. When it has stopped improving, the learning rate is cut, and after two
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -37,7 +37,8 @@ class Fitted(NamedTuple):
         transport: The best transport by the held-out objective.
         history: Arrays by step: loss, is_ess, gradient_norm, beta; by check: check_step, held_out.
         num_steps: Steps taken.
-        reason: Why training ended: "converged", "good enough", "budget", or "non-finite loss at step N".
+        reason: Why training ended: "all steps", "converged", "good enough", "non-finite loss at step N", or what
+            `should_stop` said.
         seconds: Wall time, compilation included.
     """
 
@@ -46,6 +47,15 @@ class Fitted(NamedTuple):
     num_steps: int
     reason: str
     seconds: float
+
+    @property
+    def best_check(self) -> list[tuple[int, float]]:
+        """The check of the transport that is returned, as a list of (step, held-out value); empty if there was none."""
+        steps, values = self.history["check_step"], self.history["held_out"]
+        if not len(values) or not np.isfinite(values).any():
+            return []
+        best = int(np.nanargmin(values))
+        return [(int(steps[best]), float(values[best]))]
 
 
 class _Carry(NamedTuple):
@@ -155,7 +165,7 @@ def fit(
     num_groups: int | None = None,
     enough_is_ess: float | None = None,
     check_objective: ReverseKL | ForwardKL | None = None,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: Callable[[Sequence[tuple[int, float]], int], str | None] | None = None,
     progress: Any = None,
 ) -> Fitted:
     """Trains a transport for a target; the defaults are the paper's (Adam 1e-3, batch 128, 10,000 steps).
@@ -178,7 +188,8 @@ def fit(
             The same number of groups gives the same weights on any number of devices, up to rounding.
         enough_is_ess: Training ends when the held-out importance weights have this effective share (reverse KL).
         check_objective: What held-out checks evaluate, if not the objective: forward KL on draws kept apart, say.
-        should_stop: Asked after every check; True ends training (a budget is spent).
+        should_stop: Asked again and again, with the checks so far (step, held-out value) and the step; a reason, as
+            "budget", ends training after one more check.
         progress: A `Progress` whose current phase is updated, or None.
 
     Returns:
@@ -217,7 +228,7 @@ def fit(
     history: dict[str, list] = {name: [] for name in ("loss", "is_ess", "gradient_norm", "beta")}
     checks: list[tuple[int, float]] = []
     best_value, best_params, cut, stale = np.inf, params, 0, 0
-    step, chunk, reason = 0, 2, "budget"
+    step, chunk, reason = 0, 2, "all steps"
     while step < num_steps:
         count = min(chunk, MAX_CHUNK, check_every - step % check_every, num_steps - step)
         schedule = _Schedule(
@@ -244,10 +255,11 @@ def fit(
             break
         if progress is not None:
             progress.update(step, loss=float(rows["loss"][count - 1]), is_ess=float(rows["is_ess"][count - 1]))
-        if step % check_every == 0 or step == num_steps:
+        told_to = None if should_stop is None else should_stop(checks, step)
+        if step % check_every == 0 or step == num_steps or told_to is not None:
             value, is_ess = (float(v) for v in _held_out(checked, carry.params, static, target, check_key))
             checks.append((step, value))
-            if step < anneal_steps:
+            if step < anneal_steps and told_to is None:
                 continue
             is_better = value < best_value - TOLERANCE
             stale = 0 if is_better else stale + 1
@@ -261,7 +273,8 @@ def fit(
                 if cut == len(LEARNING_RATE_CUTS):
                     reason = "converged"
                     break
-            if should_stop is not None and should_stop():
+            if told_to is not None:
+                reason = told_to
                 break
     if not np.isfinite(best_value):
         if reason.startswith("non-finite") and not checks:

@@ -170,7 +170,7 @@ class AutoregressiveTransport(AbstractTransport):
     def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
         return lift_by_rejection(key, self.drawer(theta), self.push, theta)
 
-    def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
+    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
         theta, log_volume = self.push(z)
         return Relaxed(theta.astype(z.dtype), log_volume)
 

@@ -76,8 +76,8 @@ class AbstractTransport(eqx.Module):
         """A draw of z from exp(v) restricted to the cell of theta."""
 
     @abstractmethod
-    def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
-        """As `push`, same values, but theta is real with dtheta/dx = 1 and du/dx = 1 (straight-through)."""
+    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
+        """As `push`, same values, but theta is real with dtheta/dx = 1 and du/dx = 1, or 0 if u is held."""
 
     @abstractmethod
     def push_scored(self, z: Float[Array, " dim"]) -> Scored:

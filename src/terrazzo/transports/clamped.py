@@ -54,7 +54,7 @@ class ClampedTransport(AbstractTransport):
         """log q~(theta)."""
         return self.inner.log_prob(self.full(theta), self.clamped < 0)
 
-    def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
+    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
         theta, log_volume = self.push(z)
         return Relaxed(theta.astype(z.dtype), log_volume)
 

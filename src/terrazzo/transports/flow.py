@@ -76,13 +76,15 @@ class FlowTransport(AbstractTransport):
         inner = normal.logistic_to_normal(y) if self.is_gaussian_tailed else y
         return paramax.unwrap(self.bijection).inverse_and_log_det(inner)
 
-    def _volume(self, y: Array, log_det: Array, theta: Array, context: Array) -> Float[Array, ""]:
-        """v from the pre-sigmoid y; -inf on a border or at infinity."""
+    def _volume(
+        self, y: Array, log_det: Array, theta: Array, context: Array, *, is_offset_held: bool = False
+    ) -> Float[Array, ""]:
+        """v from the pre-sigmoid y; -inf on a border or at infinity. An offset u that is held carries no derivative."""
         size = self._sizes()
         inside = cells.is_inside(y, theta, size)
         # A y on a border would poison derivatives through `where`, so those coordinates are moved to a safe place.
         y = jnp.where(inside, y, cells.embed(theta, jnp.zeros_like(y), size))
-        log_u, log_1mu = cells.log_offsets(y, theta, size)
+        log_u, log_1mu = cells.log_offsets(jax.lax.stop_gradient(y) if is_offset_held else y, theta, size)
         log_q = self.dequantizer.log_density(log_u, log_1mu, context)
         value = log_q + log_det + cells.log_det(y, size)
         return jnp.where(jnp.all(inside), value, -jnp.inf)
@@ -94,13 +96,14 @@ class FlowTransport(AbstractTransport):
             real = theta.astype(y.dtype)
             return Pushed(theta, self._volume(y, log_det, real, self._context(real)))
 
-    def push_relaxed(self, z: Float[Array, " dim"]) -> Relaxed:
+    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
         with jax.default_matmul_precision("highest"):
             y, log_det = self._forward(z)
             real = cells.cell(y, self._sizes()).astype(y.dtype)
             x = self._sizes() * jax.nn.sigmoid(y)
             relaxed = real + (x - jax.lax.stop_gradient(x))
-            return Relaxed(relaxed, self._volume(y, log_det, real, self._context(relaxed)))
+            context = self._context(real)  # of theta itself: its derivative is 0, and only log pi gets another one
+            return Relaxed(relaxed, self._volume(y, log_det, real, context, is_offset_held=is_offset_held))
 
     def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
         real = theta.astype(jnp.result_type(float))

@@ -1,9 +1,9 @@
 """What a run may spend, and how warm-up deals it out.
 
-Warm-up takes at most 0.4 of the whole: exploration 0.3 of that (its adaptation the first half), training 0.5, the trial
-0.2. A phase may use what earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run
-reproducible; budgets in seconds do not, because what fits into a second differs from run to run, and the result says
-what was done.
+Warm-up takes at most 0.4 of the whole: exploration 0.12 (its adaptation the first half), the trial of local moves 0.06,
+training 0.18, the trial of the transport 0.04. In longer runs exploration takes less: 15 seconds, or 0.05. A phase may
+use what earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run reproducible; budgets in
+seconds do not, because what fits into a second differs from run to run, and the result says what was done.
 """
 
 import time
@@ -11,9 +11,9 @@ from typing import Any
 
 from terrazzo.errors import OptionError
 
-# cumulative: what may be spent at the end of each phase
-SHARES = {"adaptation": 0.15, "exploration": 0.3, "training": 0.8, "trial": 1.0}
-WARMUP_SHARE = 0.4  # of a whole run
+# cumulative: what of a whole run may be spent at the end of each phase
+SHARES = {"adaptation": 0.06, "exploration": 0.12, "local trial": 0.18, "training": 0.36, "trial": 0.4}
+ENOUGH_SECONDS, ENOUGH_SHARE = 15.0, 0.05  # of exploration, whichever is more
 HALF = 0.5
 
 
@@ -61,19 +61,24 @@ class Budget:
         return float("inf") if self.evaluations is None else max(self.evaluations - sum(self.spent.values()), 0.0)
 
     @property
-    def warmup_seconds(self) -> float | None:
-        """Seconds all of warm-up may take."""
-        return None if self.seconds is None else WARMUP_SHARE * self.seconds
+    def total_seconds_left(self) -> float | None:
+        """Seconds left to the whole run."""
+        return None if self.seconds is None else max(self.seconds - self.elapsed, 0.0)
 
     def seconds_left(self, phase: str) -> float | None:
         """Seconds until this phase must end."""
-        return None if self.warmup_seconds is None else max(SHARES[phase] * self.warmup_seconds - self.elapsed, 0.0)
+        if self.seconds is None:
+            return None
+        exploring = SHARES["exploration"] * self.seconds
+        spared = exploring - min(exploring, max(ENOUGH_SECONDS, ENOUGH_SHARE * self.seconds))
+        given_back = {"adaptation": 0.5 * spared, "exploration": spared, "local trial": spared}.get(phase, 0.0)
+        return max(SHARES[phase] * self.seconds - given_back - self.elapsed, 0.0)
 
     def evaluations_left(self, phase: str) -> float | None:
         """Evaluations this phase may still use."""
         if self.evaluations is None:
             return None
-        return max(SHARES[phase] * WARMUP_SHARE * self.evaluations - sum(self.spent.values()), 0.0)
+        return max(SHARES[phase] * self.evaluations - sum(self.spent.values()), 0.0)
 
     def is_spent(self, phase: str) -> bool:
         """Whether this phase must end."""

@@ -32,7 +32,7 @@ from terrazzo.warmup.locals import exploring_kernel
 FIRST_RUNGS, MOST_RUNGS = 12, 96
 ADAPT_ROUNDS = 184  # windows of 8, 16, 32, 64 move the ladder; the last 64 rounds measure it
 BLOCK = 100  # kept rounds between two looks at the ladders
-FEWEST = 16  # kept rounds, however little time there is
+FEWEST = 8  # kept rounds, however little time there is
 EVEN_BLOCKS = 4  # blocks in which every round is kept; then the thinning doubles with every second block
 HELD_OUT_SHARE = 0.2  # of the draws
 GOOD_R_HAT = 1.02
@@ -269,7 +269,7 @@ def explore(
     phase = progress.phase("exploring", None, "rounds")
     ladders.begin(starts)
     ladders.adapt(None, ADAPT_ROUNDS)
-    if ladders.redeal():
+    if ladders.redeal() and not budget.is_spent("adaptation"):
         ladders.adapt(ladders.betas, ADAPT_ROUNDS)
     adapted = ladders.num_rounds
     most = ladders.affordable_rounds() if max_rounds is None else max_rounds

@@ -7,11 +7,12 @@ mode they cover; then the score-function reverse KL, with a little of the first 
 
 The second stage corrects what a finite set of correlated draws cannot tell, and the forward part keeps it from letting
 go of a mode (DESIGN section 3, trap 4): log q of a mode that fades falls without bound. Both are judged on draws kept
-apart, the later ones of each ladder; a stage ends by itself when it stops improving there.
+apart, the later ones of each ladder; a stage ends by itself when it stops improving there. The second also ends when
+its progress foretells that jumps will be worth less than moves without a transport (`prospect`).
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,13 +25,18 @@ from terrazzo.targets import Target
 from terrazzo.training import Fitted, fit, forward_kl, reverse_kl
 from terrazzo.transports import AbstractTransport
 from terrazzo.warmup.budget import Budget
+from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.exploration import Explored
+from terrazzo.warmup.prospect import Rival, can_pay
 
 FORWARD_SHARE = 0.2  # of the steps
 FORWARD_PATIENCE = 1  # checks: on a finite set of draws the held-out likelihood soon turns, and then only falls
 ENOUGH_IS_ESS = 0.95  # a transport this good gains nothing from more training
 FORWARD_WEIGHT = 0.1
 MAX_BUFFER = 2**17
+NUM_CHECKS = 32  # of a stage, at least
+FEWEST_CHECKS = 3  # that foretell anything
+CANNOT_PAY = "cannot pay"
 
 
 class Learned(NamedTuple):
@@ -39,6 +45,11 @@ class Learned(NamedTuple):
     transport: Any
     history: dict[str, np.ndarray]
     summary: dict[str, Any]
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether training ended because the transport would not have paid."""
+        return any(stage["reason"] == CANNOT_PAY for stage in self.summary["stages"])
 
 
 def default_training(num_dims: int) -> dict[str, Any]:
@@ -59,8 +70,21 @@ def learn(
     budget: Budget,
     progress: Progress,
     settings: Mapping[str, Any],
+    rival: Rival | None = None,
 ) -> Learned:
-    """Trains `transport` on the tempered draws, then on them and the target together."""
+    """Trains `transport` on the tempered draws, then on them and the target together.
+
+    Args:
+        key: A JAX key.
+        transport: Where to start from.
+        target: The target.
+        explored: The tempered draws.
+        budget: What warm-up may spend.
+        progress: Where the stages show.
+        settings: Options of `tz.fit`.
+        rival: What the transport competes with: one that will not be worth more is given up. None trains whatever
+            comes.
+    """
     began = time.perf_counter()
     chosen = {**default_training(target.space.num_dims), **settings}
     num_steps = int(chosen.pop("num_steps"))
@@ -78,12 +102,13 @@ def learn(
         if fits and budget.is_spent("training"):
             break
         progress.phase(name, steps, "steps")
-        check_every = max(1, min(100, steps // 8))
+        check_every = max(1, min(100, steps // NUM_CHECKS))
+        watch = _Watch(target, transport, explored, budget, steps, int(chosen["batch_size"]), rival if i else None)
         try:
             fitted = fit(
                 jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
                 num_steps=steps, enough_is_ess=ENOUGH_IS_ESS if i else None,
-                should_stop=lambda: budget.is_spent("training"), progress=progress,
+                should_stop=watch, progress=progress,
                 **{"check_every": check_every, **chosen, **({} if i else {"patience": FORWARD_PATIENCE})},
             )  # fmt: skip
         except TrainingError as error:
@@ -92,14 +117,58 @@ def learn(
         budget.spend_evaluations("training", fitted.num_steps * chosen["batch_size"] if i else 0)
         transport = fitted.transport
         fits.append(fitted)
+        reason = fitted.reason if watch.can_pay(fitted.best_check, fitted.num_steps) else CANNOT_PAY
         summary["stages"].append(
-            {"name": name, "num_steps": fitted.num_steps, "reason": fitted.reason, "seconds": round(fitted.seconds, 2)}
+            {"name": name, "num_steps": fitted.num_steps, "reason": reason, "seconds": round(fitted.seconds, 2)}
         )
     summary["num_steps"] = sum(f.num_steps for f in fits)
     summary["seconds"] = time.perf_counter() - began
     names = fits[0].history if fits else {}
     history = {name: np.concatenate([f.history[name] for f in fits]) for name in names}
     return Learned(transport, history, summary)
+
+
+class _Watch:
+    """Ends a stage when its budget is spent, or when it cannot pay any more."""
+
+    def __init__(
+        self, target: Target, transport: AbstractTransport, explored: Explored, budget: Budget, num_steps: int,
+        batch_size: int, rival: Rival | None,
+    ):  # fmt: skip
+        self.budget, self.num_steps, self.batch_size, self.rival = budget, num_steps, batch_size, rival
+        self.mean_log_prob = float(explored.log_prob[:, -explored.num_apart :].mean())
+        self.cost_key = cost_key(target, "training", transport, batch_size)
+        self.first: tuple[float, int] | None = None
+        self.num_checks, self.measured = 0, float("inf")
+
+    def __call__(self, checks: Sequence[tuple[int, float]], step: int) -> str | None:
+        if self.budget.is_spent("training"):
+            return "budget"
+        now = time.perf_counter()
+        if self.first is None:  # the first steps compile
+            self.first = (now, step)
+        if step > self.first[1]:
+            self.measured = (now - self.first[0]) / (step - self.first[1])
+        if len(checks) == self.num_checks or len(checks) < FEWEST_CHECKS:
+            return None
+        self.num_checks = len(checks)
+        last_step, left = self.num_steps, self.budget.seconds_left("training")
+        if left is not None:
+            last_step = min(last_step, step + int(left / self.step_seconds))
+        return None if self.can_pay(checks, last_step) else CANNOT_PAY
+
+    @property
+    def step_seconds(self) -> float:
+        return remembered(self.cost_key, lambda: self.measured)
+
+    def can_pay(self, checks: Sequence[tuple[int, float]], last_step: int) -> bool:
+        """Whether a transport with these checks could earn something if it were trained up to `last_step`."""
+        if self.rival is None or not checks or not np.isfinite(self.measured):
+            return True
+        return can_pay(
+            [(step, 2.0 * value + self.mean_log_prob) for step, value in checks], self.rival, last_step=last_step,
+            batch_size=self.batch_size, step_seconds=self.step_seconds, seconds_left=self.budget.total_seconds_left,
+        )  # fmt: skip
 
 
 def _flat(theta: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Which local kernels are worth trying on a target, from what is known of it without running anything."""
 
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.slice_gibbs import UPDATES
 from terrazzo.targets import Target
 
-LINEAR_ALGEBRA = ("cholesky", "triangular_solve", "lu", "eigh", "qr")
+LINEAR_ALGEBRA = re.compile(r"= (cholesky|triangular_solve|lu|eigh|qr|geqrf|householder_product)\b")
 SLICE_FROM = 65  # values a coordinate may take before redrawing it by evaluating all of them is too dear
 LARGEST_COVARIANCE = 512  # coordinates whose covariance integer Metropolis can learn
 MAX_COLOURS_SHARE = 0.25  # a colouring pays if it has far fewer colours than there are coordinates
@@ -58,9 +59,9 @@ def candidates(target: Target) -> list[Local]:
     space = target.space
     found = [_gibbs(target)]
     if space.is_ordered.all() and space.max_size > 2:
-        found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
         if space.num_dims <= LARGEST_COVARIANCE:
             found.insert(0, Local("integer_metropolis", {}, 16))
+        found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
     elif target.has_gradient and not _may_hang(target):
         found.append(Local("discrete_langevin", {}, 4))
     return [local for local in found if _applies(target, local)]
@@ -74,7 +75,7 @@ def _may_hang(target: Target) -> bool:
     """
     theta = jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32)
     computation = str(jax.make_jaxpr(target.log_prob)(theta))
-    return jax.default_backend() == "cpu" and any(f"{name}[" in computation for name in LINEAR_ALGEBRA)
+    return jax.default_backend() == "cpu" and LINEAR_ALGEBRA.search(computation) is not None
 
 
 def _applies(target: Target, local: Local) -> bool:

@@ -1,4 +1,4 @@
-"""The pipeline: tempered exploration -> a transport learned from it -> a trial -> a plan that is frozen.
+"""The pipeline: tempered exploration -> a trial of local moves -> a transport, if it can pay -> its trial -> a plan.
 
 Nothing here touches exactness: whatever is chosen, the chains that follow leave pi invariant. The plan also carries
 what the verdict needs from outside the transport: tempered draws, their weights, and a second estimate of log Z.
@@ -64,6 +64,7 @@ class Plan(NamedTuple):
         description: What the result keeps of all this.
         thin: Rounds a kept draw, if the trial says so.
         rounds: Rounds that one step of the sampler plays: the user's steps are rounds.
+        step_seconds: Seconds of one step of all chains, if the trial timed it; else infinite.
     """
 
     sampler: str
@@ -78,6 +79,7 @@ class Plan(NamedTuple):
     description: dict[str, Any]
     thin: int | None
     rounds: int
+    step_seconds: float
 
 
 def rounds_a_step(thin: int | None) -> int:
@@ -149,10 +151,11 @@ def make_plan(
     training: Mapping[str, Any] | bool | None,
     exploration: Mapping[str, Any],
     fixed: tuple[str, dict[str, Any]] | None,
+    may_give_up: bool,
     budget: Budget,
     progress: Progress,
 ) -> Plan:
-    """Explores, learns, tries, and returns what to run.
+    """Explores, tries, learns, tries what was learned, and returns what to run.
 
     Args:
         key: A JAX key.
@@ -166,6 +169,7 @@ def make_plan(
         training: Options of training; False leaves the transport as it is.
         exploration: Options of `explore`.
         fixed: A sampler's name and options that the user chose; None to choose by trial.
+        may_give_up: Whether a transport that cannot pay is let go before its training ends.
         budget: What all this may spend.
         progress: Where phases show.
     """
@@ -173,13 +177,24 @@ def make_plan(
     explored = explore(explore_key, target, budget=budget, progress=progress, **exploration)
     description: dict[str, Any] = {"exploration": explored.describe()}
     history: dict[str, np.ndarray] = {}
-    weighed = None
+    weighed, trial, rival, is_given_up = None, None, None, False
+    if fixed is None:
+        from_tempering, _ = spread_starts(explored, None, num_chains)
+        trial = Trial(
+            trial_key, target, explored, from_tempering, mesh=mesh, length=length, rounds=rounds_a_step(thin),
+            budget=budget, progress=progress,
+        )  # fmt: skip
+        rival = trial.try_without()
+    if transport is not None and training is not False:
+        settings = dict(training) if isinstance(training, Mapping) else {}
+        learned = learn(
+            learn_key, transport, target, explored, budget=budget, progress=progress, settings=settings,
+            rival=rival if may_give_up else None,
+        )  # fmt: skip
+        is_given_up, history = learned.is_given_up, learned.history
+        transport = None if is_given_up else learned.transport
+        description["training"] = learned.summary
     if transport is not None:
-        if training is not False:
-            settings = dict(training) if isinstance(training, Mapping) else {}
-            learned = learn(learn_key, transport, target, explored, budget=budget, progress=progress, settings=settings)
-            transport, history = learned.transport, learned.history
-            description["training"] = learned.summary
         progress.phase("weighing the transport")
         weighed = weigh(weigh_key, transport, target, explored)
         description["transport"] = {
@@ -188,23 +203,23 @@ def make_plan(
         }  # fmt: skip
         transport = placed(mesh, transport)
     starts, is_pushed = spread_starts(explored, weighed, num_chains)
-    wanted, rounds = None, 1
+    wanted, rounds, step_seconds = None, 1, float("inf")
     if fixed is not None:
         name, options = fixed
         uses = "transport" in REGISTRY[name].needs
     else:
-        from_tempering, _ = spread_starts(explored, None, num_chains)
-        trial = Trial(
-            trial_key, target, transport, explored, from_tempering, mesh=mesh, length=length,
-            rounds=rounds_a_step(thin), global_acceptance=1.0 if weighed is None else weighed.acceptance,
-            budget=budget, progress=progress,
-        )  # fmt: skip
-        choice: Choice = trial.run()
+        assert trial is not None
+        if transport is not None and weighed is not None:
+            trial.try_transport(transport, weighed.acceptance)
+        choice: Choice = trial.choice(is_given_up=is_given_up)
         name, options, uses = choice.row.sampler, choice.row.options, choice.row.uses_transport
         description["choice"], wanted, rounds = choice.describe(), choice.thin(num_draws), choice.row.rounds
+        if name == "hybrid":  # tempering was timed on fewer ladders
+            step_seconds = choice.row.step_seconds
     return Plan(
-        name, options, transport, uses, explored, weighed, starts, is_pushed, history, description, wanted, rounds
-    )
+        name, options, transport, uses, explored, weighed, starts, is_pushed, history, description, wanted, rounds,
+        step_seconds,
+    )  # fmt: skip
 
 
 def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport | None:
@@ -276,6 +291,7 @@ def restored_plan(
     return Plan(
         header["sampler"], options, transport, header["uses_transport"], explored, weighed, arrays["starts"],
         arrays["is_from_transport"], history, header["description"], header["thin"], header["rounds"],
+        float("inf"),
     )  # fmt: skip
 
 

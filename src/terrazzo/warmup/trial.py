@@ -5,8 +5,10 @@ keep disagreeing, and the effective sample size over all chains collapses. The w
 
     least ESS of log pi and of (all but 5 % of) the coordinates / seconds,
 
-and the best one is frozen: the hybrid sampler with some number of local moves, local moves alone (then the transport
-is switched off), or parallel tempering as in the exploration.
+or, where the trial was too short for the chains to agree but what tells them apart was seen to decay, what that decay
+(`relaxation`) promises. The best one is frozen: the hybrid sampler with some number of local moves, local moves alone
+(then the transport is switched off), or parallel tempering as in the exploration. What needs no transport is tried
+first: a transport is learned for as long as it could be worth more.
 """
 
 import time
@@ -19,7 +21,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from terrazzo import devices, running
-from terrazzo.diagnostics import ess
 from terrazzo.progress import Progress
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.base import SamplerSpec
@@ -29,15 +30,18 @@ from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.exploration import Explored
 from terrazzo.warmup.locals import Local, candidates
+from terrazzo.warmup.mixing import least_ess, relaxation
+from terrazzo.warmup.prospect import Rival
 
 NUM_RECORDS, FEWEST_RECORDS = 64, 8  # the fewest where a step takes seconds
-TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.02  # for each candidate: at least, and of the seconds of a whole run
+TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.01  # for each candidate: at least, and of the seconds of a whole run
 TIMING_SECONDS = 0.2
 MOST_SECONDS, MOST_THIN = 60.0, 100
 CLEAR = 8.0  # effective draws a chain that end a candidate's trial
-RESOLVED = 2.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
+RESOLVED = 4.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
+APART, WILL_MEET, MET = 0, 1, 2
+LONGER = 4  # times the seconds of a candidate, where no chains have met
 NEARLY = 0.9  # of the best worth: closer than trials this short can tell
-LOW_QUANTILE = 0.05
 LOW_ACCEPTANCE = 0.05  # of the independence move: below it, moves that keep part of z may do better
 PCN_SCALES = (0.25, 0.6)
 
@@ -55,6 +59,8 @@ class Row(NamedTuple):
         worth: Effective draws a second.
         gap: Steps between two independent draws of a chain.
         acceptance: The mean acceptance of all its moves.
+        agreement: Of chains that began in different places: `MET`, `WILL_MEET` (by the decay of what tells them apart),
+            or `APART`.
     """
 
     label: str
@@ -66,6 +72,7 @@ class Row(NamedTuple):
     worth: float
     gap: float
     acceptance: float
+    agreement: int
 
     @property
     def rounds(self) -> int:
@@ -95,35 +102,18 @@ class Choice(NamedTuple):
         return {"chosen": self.row.label, "reason": self.reason, "trial": table}
 
 
-def least_ess(theta: np.ndarray, log_prob: np.ndarray, *, is_centred: bool = False) -> float:
-    """The least ESS of log pi and of the coordinates that moved, but for the worst 5 % of them; (chain, draw, ...).
-
-    Args:
-        theta: Draws, (chain, draw, dim).
-        log_prob: Their log pi, (chain, draw).
-        is_centred: Whether each chain's own mean is taken off first: how fast chains move where they are.
-    """
-    series = np.concatenate([theta.astype(float), log_prob[..., None].astype(float)], axis=-1)
-    if is_centred:
-        series = series - series.mean(axis=1, keepdims=True)
-    moving = np.ptp(series, axis=(0, 1)) > 0
-    if not moving.any():
-        return 0.0
-    values = np.asarray(ess(series[..., moving]))
-    own = values[-1] if moving[-1] else np.inf
-    return float(min(np.nanquantile(values, LOW_QUANTILE, method="lower"), own))
-
-
 class Trial:
     """Runs candidates on all chains of the coming run, so that what is compiled here is what runs later."""
 
     def __init__(
-        self, key: Array, target: Target, transport: AbstractTransport | None, explored: Explored, starts: np.ndarray,
-        *, mesh: Mesh, length: int, rounds: int, global_acceptance: float, budget: Budget, progress: Progress,
+        self, key: Array, target: Target, explored: Explored, starts: np.ndarray, *, mesh: Mesh, length: int,
+        rounds: int, budget: Budget, progress: Progress,
     ):  # fmt: skip
-        self.target, self.transport, self.explored, self.mesh = target, transport, explored, mesh
+        self.target, self.explored, self.mesh = target, explored, mesh
         self.length, self.rounds, self.budget, self.progress = length, rounds, budget, progress
-        self.global_acceptance = global_acceptance
+        self.phase = "local trial"
+        self.transport: AbstractTransport | None = None
+        self.local: Local | None = None
         self.init_key, self.tune_key, self.run_key = jax.random.split(key, 3)
         self.starts = devices.deal(mesh, jnp.asarray(starts, jnp.int32))
         self.seconds = max(TRIAL_SECONDS, TRIAL_SHARE * (budget.seconds or 0.0))
@@ -134,24 +124,55 @@ class Trial:
     def num_chains(self) -> int:
         return self.starts.shape[0]
 
-    def run(self) -> Choice:
-        """Tries everything that the budget allows, and chooses."""
-        self.progress.phase("trying", None, "candidates")
-        speeds: list[tuple[float, Local]] = []
-        for local in candidates(self.target):
-            if speeds and self.budget.is_spent("trial"):
-                break
-            tuned = self._tuned(local)
-            _, speed = self._local_alone(tuned, tuned.moves)
-            speeds.append((speed, tuned))
-        local = max(speeds, key=lambda pair: pair[0])[1]
-        if local.moves >= 4 and not self.budget.is_spent("trial"):
-            self._local_alone(local, local.moves // 4)
-        if self.transport is not None:
-            self._hybrids(local)
+    def try_without(self) -> Rival:
+        """Tries local kernels and tempering; returns what a transport would have to beat."""
+        self.progress.phase("trying local moves", None, "candidates")
+        speeds = self._compare(candidates(self.target), is_tuned=False)
         self._tempering()
+        if not any(row.agreement for row in self.rows):  # slow, or shut in: looked at for longer, in training's time
+            self.rows = [row for row in self.rows if row.sampler == "parallel_tempering"]
+            self.seconds, self.phase = LONGER * self.seconds, "training"
+            speeds = self._compare([local for _, local in speeds], is_tuned=True)
+            self.seconds /= LONGER
+        self.local = max(speeds, key=lambda pair: pair[0])[1]
+        if self.local.moves >= 4 and not self.is_spent:
+            self._local_alone(self.local, self.local.moves // 4)
+        worth = max((row.worth for row in self.rows if row.agreement), default=0.0)
+        return Rival(worth, RESOLVED * self.num_chains)
+
+    def _compare(self, locals_: list[Local], *, is_tuned: bool) -> list[tuple[tuple[int, float], Local]]:
+        """Tries local kernels alone, as many as there is time for; how good each is, and the kernel, tuned."""
+        speeds: list[tuple[tuple[int, float], Local]] = []
+        for local in locals_:
+            if speeds and self.is_spent:
+                break
+            tuned = local if is_tuned else self._shortened(self._tuned(local))
+            row, speed = self._local_alone(tuned, tuned.moves)
+            speeds.append(((row.agreement, row.worth if row.agreement else speed), tuned))
+        return speeds
+
+    def try_transport(self, transport: AbstractTransport, acceptance: float) -> None:
+        """Tries jumps through a learned transport, whose independence move would have this acceptance."""
+        assert self.local is not None
+        self.progress.phase("trying the transport", None, "candidates")
+        self.phase, self.transport, self.done = "trial", transport, 0
+        self._hybrids(self.local, acceptance)
+
+    def choice(self, *, is_given_up: bool) -> Choice:
+        """The best of what was tried, and why; `is_given_up` if there was a transport that could not pay."""
         best = self._best()
-        return Choice(best, self.rows, self._reason(best))
+        reason = self._reason(best)
+        if is_given_up:
+            reason += "; a transport was given up in training, which foretold that it would be worth less"
+        return Choice(best, self.rows, reason)
+
+    @property
+    def is_spent(self) -> bool:
+        return self.budget.is_spent(self.phase)
+
+    def _have_met(self, ess: float) -> bool:
+        """Whether chains with so many effective draws, which began in different places, came to agree."""
+        return ess >= RESOLVED * self.num_chains
 
     def _best(self) -> Row:
         """The most worth; among those nearly as good, the one whose kept draws are least correlated."""
@@ -161,8 +182,8 @@ class Trial:
 
     def _rank(self, row: Row) -> tuple[int, float]:
         """Candidates whose chains have met come first; among the others, those that could bring them together."""
-        if row.ess >= RESOLVED * self.num_chains:
-            return 2, row.worth
+        if row.agreement != APART:
+            return 1 + row.agreement, row.worth
         return int(row.uses_transport or row.sampler == "parallel_tempering"), row.worth
 
     # ---- candidates
@@ -177,7 +198,7 @@ class Trial:
         tuning = spec.tuning(self.target, **local.options)
         states = running.start(self.mesh, spec, problem, tuning.parameters(state), self.init_key, self.starts)
         done, chunk = 0, 1
-        while done < local.tuning_steps and not (done and self.budget.is_spent("trial")):
+        while done < local.tuning_steps and not (done and self.is_spent):
             count = min(chunk, local.tuning_steps - done)
             tick = time.perf_counter()
             states, state, rate = running.warm_up(
@@ -188,16 +209,37 @@ class Trial:
             done += count
         return local._replace(options={**local.options, **tuning.final(state)})
 
-    def _local_alone(self, local: Local, num_local: int) -> tuple[Row, float]:
-        options = {"local": local.name, "local_options": local.options, "num_local": _int(num_local)}
-        return self._measure(f"{num_local} x {local.name}", options, uses_transport=False)
+    def _shortened(self, local: Local) -> Local:
+        """The kernel with so few moves a step that enough steps fit into its trial."""
+        if local.moves == 1:
+            return local
+        spec, options = REGISTRY["hybrid"], self._local_options(local, 1)
+        problem = running.Problem(self.target, None, options)
+        states = running.start(self.mesh, spec, problem, {}, self.init_key, self.starts)
+        label = self._label(local, 1)
+        states = self._draw(spec, problem, states, 0, 1, 1, label)[0]  # compiles
+        key = cost_key(self.target, label, None, self.num_chains)
+        seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
+        return local._replace(moves=int(np.clip(self.seconds / (2 * FEWEST_RECORDS * seconds), 1, local.moves)))
 
-    def _hybrids(self, local: Local) -> None:
+    @staticmethod
+    def _local_options(local: Local, num_local: int) -> dict[str, Any]:
+        return {"local": local.name, "local_options": local.options, "num_local": _int(num_local)}
+
+    def _local_alone(self, local: Local, num_local: int) -> tuple[Row, float]:
+        options = self._local_options(local, num_local)
+        return self._measure(self._label(local, num_local), options, uses_transport=False)
+
+    @staticmethod
+    def _label(local: Local, num_local: int | None = None) -> str:
+        return f"{local.moves if num_local is None else num_local} x {local.name}"
+
+    def _hybrids(self, local: Local, acceptance: float) -> None:
         """The hybrid with a few numbers of local moves; further out while the best is the largest tried."""
         tried: dict[int, Row] = {}
         rank = lambda m: self._rank(tried[m])
         counts = sorted({1, max(1, local.moves // 4), local.moves})
-        while counts and not (tried and self.budget.is_spent("trial")):
+        while counts and not (tried and self.is_spent):
             num_local = counts.pop(0)
             options = self._hybrid_options(local, num_local, "independence")
             tried[num_local], _ = self._measure(f"transport + {num_local} x {local.name}", options, uses_transport=True)
@@ -205,9 +247,9 @@ class Trial:
             if not counts and best == max(tried) and len(tried) < 5:
                 counts.append(4 * best)
         best = max(tried, key=rank)
-        if self.global_acceptance < LOW_ACCEPTANCE:
+        if acceptance < LOW_ACCEPTANCE:
             for scale in PCN_SCALES:
-                if self.budget.is_spent("trial"):
+                if self.is_spent:
                     break
                 options = self._hybrid_options(local, best, "pcn") | {
                     "scale": jnp.asarray(scale, jnp.result_type(float))
@@ -215,10 +257,7 @@ class Trial:
                 self._measure(f"pCN {scale} + {best} x {local.name}", options, uses_transport=True)
 
     def _hybrid_options(self, local: Local, num_local: int, move: str) -> dict[str, Any]:
-        return {
-            "local": local.name, "local_options": local.options, "num_local": _int(num_local), "move": move,
-            "num_rounds": self.rounds,
-        }  # fmt: skip
+        return {**self._local_options(local, num_local), "move": move, "num_rounds": self.rounds}
 
     def _tempering(self) -> None:
         """Parallel tempering, from what the exploration already measured."""
@@ -235,7 +274,10 @@ class Trial:
         worth = scaled / (found.kept_rounds * seconds)
         gap = self.num_chains * found.kept_rounds / max(scaled, 1.0)
         label = f"tempering, {len(found.inverse_temperatures)} x {found.kernel}"
-        self.rows.append(Row(label, "parallel_tempering", options, False, scaled, seconds, worth, gap, float("nan")))
+        agreement = MET if self._have_met(scaled) else APART
+        self.rows.append(
+            Row(label, "parallel_tempering", options, False, scaled, seconds, worth, gap, float("nan"), agreement)
+        )
 
     # ---- measuring
 
@@ -259,17 +301,24 @@ class Trial:
             states, early = self._draw(spec, problem, states, first, count // 4, thin, label)
             states, rows = self._draw(spec, problem, states, first + count // 4, count, thin, label)
             for part in (early, rows):
-                self.budget.spend_evaluations("trial", int(part["num_evaluations"].sum(dtype=np.int64)))
+                self.budget.spend_evaluations(self.phase, int(part["num_evaluations"].sum(dtype=np.int64)))
             value = least_ess(rows["theta"], rows["log_prob"])
-            if thin == most or value >= CLEAR * self.num_chains or self.budget.is_spent("trial"):
+            if thin == most or value >= CLEAR * self.num_chains or self.is_spent:
                 break
             thin, first = min(8 * thin, most), first + 2 * count  # chains that hardly met: look longer
         self.done += 1
         centred = least_ess(rows["theta"], rows["log_prob"], is_centred=True)
         time_taken = count * thin * seconds
         acceptance = float(rows["acceptance_rate"].mean())
-        gap = self.num_chains * count * thin / max(value, 1.0)
-        row = Row(label, "hybrid", options, uses_transport, value, seconds, value / time_taken, gap, acceptance)
+        gap, worth, agreement = self.num_chains * count * thin / max(value, 1.0), value / time_taken, MET
+        if not self._have_met(value):
+            gap = 2 * thin * relaxation(rows["theta"], rows["log_prob"])
+            left = self.budget.total_seconds_left
+            is_soon = (MOST_SECONDS if left is None else left) >= RESOLVED * gap * seconds
+            is_whole = time_taken >= self.seconds / 2  # a stretch cut short shows the fast part of the decay only
+            agreement = WILL_MEET if is_soon and is_whole else APART
+            worth = self.num_chains / (gap * seconds) if agreement else worth
+        row = Row(label, "hybrid", options, uses_transport, value, seconds, worth, gap, acceptance, agreement)
         self.rows.append(row)
         self.progress.update(self.done, candidate=label, ess_per_second=row.worth)
         return row, centred / time_taken

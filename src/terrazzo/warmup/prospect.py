@@ -1,0 +1,95 @@
+"""Whether more training of a transport can still pay.
+
+Held-out draws of both sides give the Jeffreys divergence of the transport q from pi, in which log Z cancels:
+
+    J = KL(pi || q) + KL(q || pi) = E_pi[log pi - log q] + E_q[log q - log pi].
+
+If log weights are roughly normal with variance s^2, each part is s^2 / 2, so J = s^2, and an independence move is
+accepted with probability erfc(sqrt(J) / 2): 0.48 at J = 1, 0.11 at 5, 4e-4 at 25, 2e-12 at 100. Along training J falls
+about as a power of the steps. So a few checks foretell, with some optimism, the acceptance that the last step would
+reach, and with the cost of a draw the effective draws a second that jumps could be worth: at most
+
+    acceptance * batch size / seconds of a training step,
+
+because a training step draws a batch too. Where that is below what moves without a transport were measured to be worth,
+and the acceptance too low for the transport to be of use for anything else (evidence, checks), training ends.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+OPTIMISM = 2.0  # the power of the last checks, times this: progress is not even
+MINUTE = 60.0
+USEFUL_ACCEPTANCE = 0.05  # with it, weights give log Z and show lost modes, whatever jumps are worth
+
+
+def expected_acceptance(divergence: float) -> float:
+    """The acceptance of an independence move at a Jeffreys divergence, if log weights are normal.
+
+    >>> [round(expected_acceptance(j), 3) for j in (0.0, 1.0, 5.0)]
+    [1.0, 0.48, 0.114]
+    """
+    return math.erfc(math.sqrt(max(divergence, 0.0)) / 2)
+
+
+def foretold(checks: Sequence[tuple[int, float]], last_step: int) -> float:
+    """The divergence at `last_step`, continued as a power of the steps from the checks (step, divergence).
+
+    The power is twice that between the last check and the one nearest half its steps; the divergence never grows.
+
+    >>> foretold([(100, 40.0), (200, 20.0)], 400)
+    5.0
+    """
+    step, now = checks[-1]
+    if now <= 0.0 or len(checks) == 1 or last_step <= step:
+        return max(now, 0.0)
+    before = min(checks[:-1], key=lambda check: abs(check[0] - step / 2))
+    power = max(math.log(max(before[1], now) / now) / math.log(step / before[0]), 0.0)
+    return now * (last_step / step) ** -(OPTIMISM * power)
+
+
+class Rival(NamedTuple):
+    """What a transport competes with.
+
+    Attributes:
+        worth: Effective draws a second of moves without a transport; 0 if no chains have met without one.
+        least: Effective draws that jumps must bring in all, or chains cannot meet by them either.
+    """
+
+    worth: float
+    least: float
+
+
+def can_pay(
+    checks: Sequence[tuple[int, float]],
+    rival: Rival,
+    *,
+    last_step: int,
+    batch_size: int,
+    step_seconds: float,
+    seconds_left: float | None,
+) -> bool:
+    """Whether training up to `last_step` could leave more effective draws than stopping now.
+
+    Args:
+        checks: (step, Jeffreys divergence).
+        rival: What the transport competes with.
+        last_step: The step at which training ends by itself or by its budget.
+        batch_size: Draws a step.
+        step_seconds: Seconds a step.
+        seconds_left: Seconds that drawing has if training ends now; None without a limit, and then a minute of drawing
+            is looked at, and training costs nothing.
+
+    >>> costs = {"last_step": 800, "batch_size": 128, "step_seconds": 0.1, "seconds_left": 100.0}
+    >>> can_pay([(50, 150.0), (100, 140.0), (200, 130.0)], Rival(worth=10.0, least=32.0), **costs)
+    False
+    >>> can_pay([(50, 60.0), (100, 40.0), (200, 20.0)], Rival(worth=10.0, least=32.0), **costs)
+    True
+    """
+    acceptance = expected_acceptance(foretold(checks, last_step))
+    if acceptance >= USEFUL_ACCEPTANCE:
+        return True
+    now = MINUTE if seconds_left is None else seconds_left
+    after = now if seconds_left is None else max(now - (last_step - checks[-1][0]) * step_seconds, 0.0)
+    return acceptance * batch_size / step_seconds * after > max(rival.worth * now, rival.least)
