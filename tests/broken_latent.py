@@ -38,8 +38,8 @@ class _Wrapped(AbstractTransport):
     def lift(self, key, theta):
         return self.inner.lift(key, theta)
 
-    def push_relaxed(self, z):
-        return self.inner.push_relaxed(z)
+    def push_relaxed(self, z, *, is_offset_held=False):
+        return self.inner.push_relaxed(z, is_offset_held=is_offset_held)
 
     def push_scored(self, z):
         return self.inner.push_scored(z)

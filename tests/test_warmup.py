@@ -1,6 +1,7 @@
 """The default sampler: its pipeline, its choices, its budgets, and above all whether it notices a lost mode."""
 
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from terrazzo.errors import OptionError, TargetError, TransportError
 from terrazzo.progress import Progress
 from terrazzo.warmup import Budget, agreement, best_estimate, costs, learning, pipeline
 from terrazzo.warmup.exploration import BLOCK, FEWEST, deal_rungs, explore
-from terrazzo.warmup.locals import candidates, exploring_kernel
+from terrazzo.warmup.locals import SAFE_FLAG, candidates, exploring_kernel, may_hang
 from terrazzo.warmup.mixing import least_ess, relaxation
 from terrazzo.warmup.prospect import expected_acceptance, foretold
 from terrazzo.warmup.trial import APART, MET, WILL_MEET, Row, Trial
@@ -175,6 +176,19 @@ def test_local_kernels_follow_the_target(target):
     assert [c.name for c in candidates(tz.problems.variable_selection(6, 2, noise=1.0).target)] == ["gibbs"]
     box = tz.Target(tz.blackbox(lambda t: -float(t.sum())), tz.integers(0, 5, (3,)))
     assert [c.name for c in candidates(box)] == ["discontinuous_hmc", "integer_metropolis", "gibbs"]
+
+
+def test_gradients_of_linear_algebra_come_with_a_warning(monkeypatch):
+    """They can make XLA wait for ever on several cores; a flag that XLA is given takes the warning away."""
+    small = tz.problems.variable_selection(6, 2, noise=1.0).target
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    options = {"sampler": "gibbs_with_gradients", "chains": 2, "draws": 4, "warmup": 2, "progress": "off"}
+    with pytest.warns(RuntimeWarning, match="XLA_FLAGS="):
+        tz.sample(small, seed=0, **options)
+    monkeypatch.setenv("XLA_FLAGS", SAFE_FLAG)
+    assert not may_hang(small)
+    assert not may_hang(tz.problems.ising_torus(4).target)
 
 
 def test_a_transport_that_cannot_pay_is_given_up(target, monkeypatch):

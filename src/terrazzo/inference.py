@@ -4,6 +4,7 @@ Everything the user gives is checked here, before anything long starts; `executi
 """
 
 import contextlib
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from terrazzo.samplers.base import SamplerSpec
 from terrazzo.targets import Target, as_target, non_finite_error
 from terrazzo.transports import REGISTRY as TRANSPORTS
 from terrazzo.transports import AbstractTransport, coupling_order
-from terrazzo.warmup import Budget
+from terrazzo.warmup import SAFE_FLAG, Budget, may_hang
 
 PLANNED = ("auto", "hybrid")  # samplers whose warm-up explores by tempering
 WARMUP, PLANNED_WARMUP = 500, 100
@@ -129,6 +130,12 @@ def sample(
         target = as_target(log_prob, space, vectorized=vectorized)
         if spec is not None and spec.check is not None:
             spec.check(target)
+        if spec is not None and "gradient" in spec.needs and may_hang(target):
+            warnings.warn(
+                f"sampler {spec.name!r} takes gradients of linear algebra, which can make XLA wait for ever on a CPU"
+                f" with several cores\n  -> if the run stands still, start Python with XLA_FLAGS={SAFE_FLAG}",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
         chosen = _choose_transport(spec, transport, transport_options, target, budget.seconds)
         if spec is not None:
             if spec.prepare is not None:

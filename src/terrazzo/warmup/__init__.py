@@ -4,6 +4,8 @@ from terrazzo.warmup.agreement import Agreement as Agreement
 from terrazzo.warmup.agreement import best_estimate as best_estimate
 from terrazzo.warmup.budget import Budget as Budget
 from terrazzo.warmup.learning import default_training as default_training
+from terrazzo.warmup.locals import SAFE_FLAG as SAFE_FLAG
+from terrazzo.warmup.locals import may_hang as may_hang
 from terrazzo.warmup.pipeline import Plan as Plan
 from terrazzo.warmup.pipeline import make_plan as make_plan
 from terrazzo.warmup.pipeline import placed as placed

@@ -1,5 +1,6 @@
 """Which local kernels are worth trying on a target, from what is known of it without running anything."""
 
+import os
 import re
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from terrazzo.samplers.slice_gibbs import UPDATES
 from terrazzo.targets import Target
 
 LINEAR_ALGEBRA = re.compile(r"= (cholesky|triangular_solve|lu|eigh|qr|geqrf|householder_product)\b")
+SAFE_FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 SLICE_FROM = 65  # values a coordinate may take before redrawing it by evaluating all of them is too dear
 LARGEST_COVARIANCE = 512  # coordinates whose covariance integer Metropolis can learn
 MAX_COLOURS_SHARE = 0.25  # a colouring pays if it has far fewer colours than there are coordinates
@@ -62,20 +64,22 @@ def candidates(target: Target) -> list[Local]:
         if space.num_dims <= LARGEST_COVARIANCE:
             found.insert(0, Local("integer_metropolis", {}, 16))
         found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
-    elif target.has_gradient and not _may_hang(target):
+    elif target.has_gradient and not may_hang(target):
         found.append(Local("discrete_langevin", {}, 4))
     return [local for local in found if _applies(target, local)]
 
 
-def _may_hang(target: Target) -> bool:
+def may_hang(target: Target) -> bool:
     """Whether gradients of batched linear algebra would run in a loop on a CPU.
 
     XLA runs independent operations at the same time there, and these wait for each other's threads for ever (seen with
-    jaxlib 0.10: the gradient of a Cholesky factor, d = 100, 16 chains, two cores).
+    jaxlib 0.10: the gradient of a Cholesky factor, d = 100, 16 chains, two cores), unless it is told not to.
     """
+    if jax.default_backend() != "cpu" or os.cpu_count() == 1 or SAFE_FLAG in os.environ.get("XLA_FLAGS", ""):
+        return False
     theta = jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32)
     computation = str(jax.make_jaxpr(target.log_prob)(theta))
-    return jax.default_backend() == "cpu" and LINEAR_ALGEBRA.search(computation) is not None
+    return LINEAR_ALGEBRA.search(computation) is not None
 
 
 def _applies(target: Target, local: Local) -> bool:
