@@ -237,6 +237,13 @@ def test_slow_chains_are_told_from_stuck_ones(time):
     assert relaxation(stuck, stuck[..., 0]) == np.inf
 
 
+def test_what_hardly_decays_in_a_trial_counts_as_stuck():
+    """A walk with a time constant far beyond its records may as well be shut in."""
+    rng = np.random.default_rng(0)
+    walk = rng.normal(size=(64, 1, 30)) + 0.05 * np.cumsum(rng.normal(size=(64, 64, 30)), axis=1)
+    assert relaxation(walk, walk[..., 0]) == np.inf
+
+
 def test_chains_that_never_met_rank_last():
     trial = Trial.__new__(Trial)
     trial.starts = np.zeros((8, 2))
