@@ -2,9 +2,10 @@
 
 import functools
 import os
+import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,27 +16,51 @@ MAX_BYTES = 2**31
 # against 0.3 s for one pass through a transport) and gains nothing on loops of small ones.
 QUICK_ON_GPU = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
+# Less work for LLVM halves the time to compile a tempered round (6.7 s against 3.4 s on one core). Loops are slower by
+# up to a quarter where random numbers are most of the work, and no slower where evaluations are.
+BRIEF_ON_CPU = {"xla_backend_optimization_level": 1}
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def jit(fn: Callable[P, R]) -> Callable[P, R]:
-    """`equinox.filter_jit`, without the search for the fastest matrix products on a GPU; `plain` is the one with it.
+class Jitted(Generic[P, R]):
+    """`equinox.filter_jit` with options for the device: on a GPU, no search for the fastest matrix products.
 
-    >>> float(jit(lambda x: 2.0 * x)(jax.numpy.ones(())))
-    2.0
+    Attributes:
+        plain: Without any options.
     """
-    plain = eqx.filter_jit(fn)
-    quick = eqx.filter_jit(fn, compiler_options=QUICK_ON_GPU)  # type: ignore[call-overload]
 
-    @functools.wraps(fn)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        is_inside_another = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
-        chosen: Any = plain if is_inside_another or jax.default_backend() != "gpu" else quick
-        return chosen(*args, **kwargs)
+    def __init__(self, fn: Callable[P, R]):
+        functools.update_wrapper(self, fn)
+        self.plain: Any = eqx.filter_jit(fn)
+        self._on_gpu: Any = eqx.filter_jit(fn, compiler_options=QUICK_ON_GPU)  # type: ignore[call-overload]
+        self._brief: Any = eqx.filter_jit(fn, compiler_options=BRIEF_ON_CPU)  # type: ignore[call-overload]
 
-    call.plain = plain  # type: ignore[attr-defined]
-    return call
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._pick(self.plain, args, kwargs)(*args, **kwargs)
+
+    def briefly(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same, compiled with less effort on a CPU: for loops that run no longer than they compile."""
+        return self._pick(self._brief, args, kwargs)(*args, **kwargs)
+
+    def _pick(self, on_cpu: Any, args: Any, kwargs: Any) -> Any:
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):  # inside another function
+            return self.plain
+        return {"cpu": on_cpu, "gpu": self._on_gpu}.get(jax.default_backend(), self.plain)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def jit(fn: Callable[P, R]) -> Jitted[P, R]:
+    """A function compiled for the device at hand; as a decorator, of methods too.
+
+    >>> double = jit(lambda x: 2.0 * x)
+    >>> float(double(jax.numpy.ones(()))), float(double.briefly(jax.numpy.ones(())))
+    (2.0, 2.0)
+    """
+    return Jitted(fn)
 
 
 def cache_folder() -> Path | None:

@@ -165,6 +165,7 @@ def fit(
     num_groups: int | None = None,
     enough_is_ess: float | None = None,
     check_objective: ReverseKL | ForwardKL | None = None,
+    check_first: bool = False,
     should_stop: Callable[[Sequence[tuple[int, float]], int], str | None] | None = None,
     progress: Any = None,
 ) -> Fitted:
@@ -188,6 +189,7 @@ def fit(
             The same number of groups gives the same weights on any number of devices, up to rounding.
         enough_is_ess: Training ends when the held-out importance weights have this effective share (reverse KL).
         check_objective: What held-out checks evaluate, if not the objective: forward KL on draws kept apart, say.
+        check_first: Whether there is a held-out check before the first step too, after which `should_stop` is asked.
         should_stop: Asked again and again, with the checks so far (step, held-out value) and the step; a reason, as
             "budget", ends training after one more check.
         progress: A `Progress` whose current phase is updated, or None.
@@ -229,6 +231,11 @@ def fit(
     checks: list[tuple[int, float]] = []
     best_value, best_params, cut, stale = np.inf, params, 0, 0
     step, chunk, reason = 0, 2, "all steps"
+    if check_first:
+        best_value = float(_held_out(checked, carry.params, static, target, check_key)[0])
+        checks.append((0, best_value))
+        told_to = None if should_stop is None else should_stop(checks, 0)
+        num_steps, reason = (num_steps, reason) if told_to is None else (0, told_to)
     while step < num_steps:
         count = min(chunk, MAX_CHUNK, check_every - step % check_every, num_steps - step)
         schedule = _Schedule(
@@ -282,7 +289,7 @@ def fit(
                 "fit", f"{reason}, before the first check", "lower learning_rate, or check log_prob for NaN"
             )
         best_params = carry.params
-    arrays = {name: np.concatenate(parts) for name, parts in history.items()}
+    arrays = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in history.items()}
     arrays["check_step"] = np.array([s for s, _ in checks], np.int64)
     arrays["held_out"] = np.array([v for _, v in checks])
     trained = eqx.combine(best_params, static)

@@ -1,19 +1,24 @@
 """What a run may spend, and how warm-up deals it out.
 
-Warm-up takes at most 0.4 of the whole: exploration 0.12 (its adaptation the first half), the trial of local moves 0.06,
-training 0.18, the trial of the transport 0.04. In longer runs exploration takes less: 15 seconds, or 0.05. A phase may
-use what earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run reproducible; budgets in
-seconds do not, because what fits into a second differs from run to run, and the result says what was done.
+Warm-up takes at most 0.4 of the whole: exploration 0.12 (its adaptation the first half), the trial of local moves 0.05,
+training 0.18, the trial of the transport 0.05. In longer runs exploration takes less: 8 seconds, or 0.03, on a CPU, 20
+seconds, or 0.08, on an accelerator. What comes before it and the time in which it compiles are not counted as its own.
+A phase may use what earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run
+reproducible; budgets in seconds do not, because what fits into a second differs from run to run, and the result says
+what was done.
 """
 
 import time
 from typing import Any
 
+import jax
+
 from terrazzo.errors import OptionError
 
 # cumulative: what of a whole run may be spent at the end of each phase
-SHARES = {"adaptation": 0.06, "exploration": 0.12, "local trial": 0.18, "training": 0.36, "trial": 0.4}
-ENOUGH_SECONDS, ENOUGH_SHARE = 15.0, 0.05  # of exploration, whichever is more
+SHARES = {"adaptation": 0.06, "exploration": 0.12, "local trial": 0.17, "training": 0.35, "trial": 0.4}
+ENOUGH = {"cpu": (8.0, 0.03), "accelerator": (20.0, 0.08)}  # seconds or share of exploration, whichever is more
+MOST_EXCUSED = 0.1
 HALF = 0.5
 
 
@@ -33,11 +38,16 @@ class Budget:
         self.began = time.perf_counter()
         self.seconds = None if seconds is None else float(seconds)
         self.evaluations = None if evaluations is None else float(evaluations)
+        self.excused = 0.0
         self.spent: dict[str, int] = dict.fromkeys((*SHARES, "sampling"), 0)
 
     def spend_evaluations(self, phase: str, count: int) -> None:
         """Notes that a phase evaluated the target `count` times."""
         self.spent[phase] += count
+
+    def excuse(self, seconds: float) -> None:
+        """Moves the ends of all phases back by seconds that went into compiling, up to a tenth of the run in all."""
+        self.excused = min(self.excused + seconds, MOST_EXCUSED * (self.seconds or 0.0))
 
     @property
     def elapsed(self) -> float:
@@ -70,9 +80,10 @@ class Budget:
         if self.seconds is None:
             return None
         exploring = SHARES["exploration"] * self.seconds
-        spared = exploring - min(exploring, max(ENOUGH_SECONDS, ENOUGH_SHARE * self.seconds))
+        seconds, share = ENOUGH["cpu" if jax.default_backend() == "cpu" else "accelerator"]
+        spared = exploring - min(exploring, max(seconds, share * self.seconds))
         given_back = {"adaptation": 0.5 * spared, "exploration": spared, "local trial": spared}.get(phase, 0.0)
-        return max(SHARES[phase] * self.seconds - given_back - self.elapsed, 0.0)
+        return max(SHARES[phase] * self.seconds - given_back + self.excused - self.elapsed, 0.0)
 
     def evaluations_left(self, phase: str) -> float | None:
         """Evaluations this phase may still use."""

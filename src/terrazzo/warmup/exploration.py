@@ -23,14 +23,14 @@ from terrazzo.diagnostics import LogZ, ess, rhat
 from terrazzo.progress import Progress
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.tempered_runs import ladder_evidence
-from terrazzo.samplers.tempering import LEAST_REJECTION, LadderState, TemperingState
+from terrazzo.samplers.tempering import LEAST_REJECTION, TemperingState, default_ladder
 from terrazzo.targets import Target, non_finite_error
 from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.locals import exploring_kernel
 
 FIRST_RUNGS, MOST_RUNGS = 12, 96
-ADAPT_ROUNDS = 184  # windows of 8, 16, 32, 64 move the ladder; the last 64 rounds measure it
+WINDOWS = (8, 16, 32, 64, 64)  # rounds after which the ladder moves; the last ones measure it
 BLOCK = 100  # kept rounds between two looks at the ladders
 FEWEST = 8  # kept rounds, however little time there is
 EVEN_BLOCKS = 4  # blocks in which every round is kept; then the thinning doubles with every second block
@@ -113,6 +113,18 @@ def deal_rungs(betas: np.ndarray, rejections: np.ndarray, num_rungs: int) -> np.
     return np.concatenate([betas[:1], dealt[1:-1], betas[-1:]])
 
 
+def mean_rejections(betas: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
+    """How often each pair of neighbours would not swap, from log pi of all replicas, (ladder, round, replica).
+
+    >>> mean_rejections(np.array([0.0, 1.0]), np.array([[[1.0, 1.0], [0.0, np.log(2.0)]]])).round(3).tolist()
+    [0.25]
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        ratio = np.diff(betas) * (log_probs[..., :-1] - log_probs[..., 1:])
+        rates = np.where(np.isnan(ratio), 0.0, np.exp(np.minimum(ratio, 0.0)))
+    return 1.0 - rates.mean(axis=(0, 1))
+
+
 class _Ladders:
     """The ladders and their loops, in chunks that show progress."""
 
@@ -126,9 +138,8 @@ class _Ladders:
         self.mesh = devices.make_mesh(num_ladders)
         self.start_key, self.init_key, self.adapt_key, self.draw_key = jax.random.split(key, 4)
         self.num_ladders, self.num_rounds, self.num_evaluations, self.round_seconds = num_ladders, 0, 0, np.inf
-        self.chunk = 1
-        self.betas = np.zeros(0)
-        self.barrier = 0.0
+        self.chunk, self.compiled = 1, 0  # `compiled`: the length of the ladder whose loop is compiled
+        self.betas, self.rejections, self.barrier = np.zeros(0), np.zeros(0), 0.0
         self.states: Any = None
 
     def problem(self, options: dict[str, Any]) -> running.Problem:
@@ -140,35 +151,17 @@ class _Ladders:
         options = {"num_temperatures": FIRST_RUNGS}
         self.states = running.start(self.mesh, self.spec, self.problem(options), {}, self.init_key, theta)
 
-    def adapt(self, betas: np.ndarray | None, num_rounds: int) -> None:
-        """Moves the ladder for some rounds, from the given one or the default."""
-        given = {} if betas is None else {"inverse_temperatures": jnp.asarray(betas, jnp.result_type(float))}
-        options = {"num_temperatures": FIRST_RUNGS} | given
-        assert self.spec.tuning is not None
-        first: LadderState = self.spec.tuning(self.target, **options).init()
-        tuning_state = devices.replicate(self.mesh, first)
-        # The ladder is in the tuning state; the loop sees only how long it is.
-        problem = self.problem({"num_temperatures": len(tuning_state.betas)})
-        done, chunk = 0, 1
-        while done < num_rounds and not (self.budget.is_spent("adaptation") and done > 0):
-            count = min(chunk, num_rounds - done)
-            tick = time.perf_counter()
-            self.states, tuning_state, _ = running.warm_up(
-                self.mesh, self.spec, problem, self.adapt_key, jnp.asarray(self.num_rounds, jnp.int32),
-                jnp.asarray(count, jnp.int32), self.states, tuning_state,
-            )  # fmt: skip
-            best = self._best()
-            elapsed = time.perf_counter() - tick
-            chunk = running.next_chunk(count, elapsed, is_first=done == 0)
-            if done > 0:
-                self.round_seconds = min(self.round_seconds, elapsed / count)
-            done += count
-            self.num_rounds += count
-            self.progress.update(self.num_rounds, best_log_prob=best, temperatures=len(tuning_state.betas))
-        counted = max(int(tuning_state.num_rounds), 1)
-        rejections = np.asarray(tuning_state.rejections, float) / counted
-        self.betas, self.rejections = np.asarray(tuning_state.betas, float), rejections
-        self.barrier = float(rejections.sum())
+    def adapt(self, betas: np.ndarray) -> None:
+        """Moves the ladder, in windows of rounds, until all pairs would reject equally often."""
+        for i, window in enumerate(WINDOWS):
+            rows = self._rounds(self.adapt_key, betas, self.num_rounds, window, 1, "adaptation", fewest=1)
+            self.budget.spend_evaluations("adaptation", int(rows["num_evaluations"].sum(dtype=np.int64)))
+            self.rejections = mean_rejections(betas, rows["replica_log_probs"])
+            self.barrier = float(self.rejections.sum())
+            self.betas = betas
+            if i == len(WINDOWS) - 1 or self.budget.is_spent("adaptation"):
+                break
+            betas = deal_rungs(betas, self.rejections, len(betas))
 
     def redeal(self) -> bool:
         """Gives a ladder that is too short the length its barrier asks for; every rung starts from the nearest one."""
@@ -203,27 +196,36 @@ class _Ladders:
 
         Fewer, but at least `FEWEST`, if the seconds of the exploration are used up.
         """
-        parameters = {"inverse_temperatures": jnp.asarray(self.betas, jnp.result_type(float))}
-        rows, done, chunk = [], 0, 1 if first == 0 else self.chunk
         key = jax.random.fold_in(self.draw_key, thin)  # steps are counted anew when the thinning changes
-        while done < count and not (done and first + done >= FEWEST and self.budget.is_spent("exploration")):
-            size = min(chunk, count - done)
+        return self._rounds(key, self.betas, first, count, thin, "exploration", fewest=FEWEST - first)
+
+    def _rounds(
+        self, key: Array, betas: np.ndarray, first: int, count: int, thin: int, phase: str, *, fewest: int
+    ) -> dict[str, np.ndarray]:
+        """Kept rounds on a ladder, from number `first` on, in chunks of about a second; at least `fewest`."""
+        parameters = {"inverse_temperatures": jnp.asarray(betas, jnp.result_type(float))}
+        rows: list[dict[str, np.ndarray]] = []
+        done = 0
+        while done < count and not (done >= max(1, fewest) and self.budget.is_spent(phase)):
+            is_first = len(betas) != self.compiled
+            size = 1 if is_first else min(self.chunk, count - done)
             tick = time.perf_counter()
-            self.states, out = running.draw(
+            self.states, out = running.draw.briefly(
                 self.mesh, self.spec, self.problem({}), BLOCK, False, parameters, key,
                 jnp.asarray(first + done, jnp.int32), jnp.asarray(size, jnp.int32), jnp.asarray(thin, jnp.int32),
                 self.states,
             )  # fmt: skip
             rows.append({name: np.asarray(x[:size]) for name, x in out.items()})
             elapsed = time.perf_counter() - tick
-            chunk = running.next_chunk(size, elapsed, is_first=first + done == 0)
-            if first + done > 0:
+            self.chunk = running.next_chunk(size, elapsed, is_first=is_first)
+            self.compiled = len(betas)
+            if is_first:
+                self.budget.excuse(elapsed)
+            else:
                 self.round_seconds = min(self.round_seconds, elapsed / (size * thin))
             done += size
             self.num_rounds += size * thin
-            best = self._best()
-            self.progress.update(self.num_rounds, best_log_prob=best, temperatures=len(self.betas))
-        self.chunk = chunk
+            self.progress.update(self.num_rounds, best_log_prob=self._best(), temperatures=len(betas))
         joined = {name: np.moveaxis(np.concatenate([r[name] for r in rows]), 0, 1) for name in rows[0]}
         self.num_evaluations += int(joined["num_evaluations"].sum(dtype=np.int64))
         return joined
@@ -266,12 +268,12 @@ def explore(
     """
     began = time.perf_counter()
     ladders = _Ladders(key, target, num_ladders or default_num_ladders(target), progress, budget)
+    budget.excuse(budget.elapsed)
     phase = progress.phase("exploring", None, "rounds")
     ladders.begin(starts)
-    ladders.adapt(None, ADAPT_ROUNDS)
+    ladders.adapt(default_ladder(FIRST_RUNGS))
     if ladders.redeal() and not budget.is_spent("adaptation"):
-        ladders.adapt(ladders.betas, ADAPT_ROUNDS)
-    adapted = ladders.num_rounds
+        ladders.adapt(ladders.betas)
     most = ladders.affordable_rounds() if max_rounds is None else max_rounds
     phase.total = ladders.num_rounds + most
     blocks: list[dict[str, np.ndarray]] = []
@@ -280,12 +282,7 @@ def explore(
     while sum(thins) * BLOCK < most:
         thins.append(2 ** (max(0, len(blocks) - EVEN_BLOCKS + 2) // 2))
         blocks.append(ladders.draw(len(blocks) * BLOCK, BLOCK, thins[-1]))
-        spent = int(blocks[-1]["num_evaluations"].sum(dtype=np.int64))
-        if len(blocks) == 1:  # what a round costs is known now: the rounds of adaptation are counted too
-            before = spent * adapted // blocks[0]["log_prob"].shape[1]
-            ladders.num_evaluations += before
-            spent += before
-        budget.spend_evaluations("exploration", spent)
+        budget.spend_evaluations("exploration", int(blocks[-1]["num_evaluations"].sum(dtype=np.int64)))
         kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
         joined = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
         r_hat, least = worst_agreement(joined["theta"], joined["log_prob"])

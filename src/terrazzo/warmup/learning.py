@@ -98,17 +98,21 @@ def learn(
     ]  # fmt: skip
     fits: list[Fitted] = []
     summary: dict[str, Any] = {"stages": []}
+    step_seconds = float("inf")
     for i, (name, objective, checked, steps) in enumerate(stages):
         if fits and budget.is_spent("training"):
             break
         progress.phase(name, steps, "steps")
         check_every = max(1, min(100, steps // NUM_CHECKS))
-        watch = _Watch(target, transport, explored, budget, steps, int(chosen["batch_size"]), rival if i else None)
+        watch = _Watch(
+            cost_key(target, name, transport, chosen["batch_size"]), explored, budget, steps, int(chosen["batch_size"]),
+            rival if i else None, step_seconds,
+        )  # fmt: skip
         try:
             fitted = fit(
                 jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
                 num_steps=steps, enough_is_ess=ENOUGH_IS_ESS if i else None,
-                should_stop=watch, progress=progress,
+                check_first=watch.rival is not None, should_stop=watch, progress=progress,
                 **{"check_every": check_every, **chosen, **({} if i else {"patience": FORWARD_PATIENCE})},
             )  # fmt: skip
         except TrainingError as error:
@@ -117,6 +121,7 @@ def learn(
         budget.spend_evaluations("training", fitted.num_steps * chosen["batch_size"] if i else 0)
         transport = fitted.transport
         fits.append(fitted)
+        step_seconds = watch.step_seconds  # a step of the first stage takes no longer than one of the second
         reason = fitted.reason if watch.can_pay(fitted.best_check, fitted.num_steps) else CANNOT_PAY
         summary["stages"].append(
             {"name": name, "num_steps": fitted.num_steps, "reason": reason, "seconds": round(fitted.seconds, 2)}
@@ -132,12 +137,12 @@ class _Watch:
     """Ends a stage when its budget is spent, or when it cannot pay any more."""
 
     def __init__(
-        self, target: Target, transport: AbstractTransport, explored: Explored, budget: Budget, num_steps: int,
-        batch_size: int, rival: Rival | None,
+        self, cost_key: str, explored: Explored, budget: Budget, num_steps: int, batch_size: int, rival: Rival | None,
+        least_seconds: float,
     ):  # fmt: skip
         self.budget, self.num_steps, self.batch_size, self.rival = budget, num_steps, batch_size, rival
         self.mean_log_prob = float(explored.log_prob[:, -explored.num_apart :].mean())
-        self.cost_key = cost_key(target, "training", transport, batch_size)
+        self.cost_key, self.least_seconds = cost_key, least_seconds
         self.first: tuple[float, int] | None = None
         self.num_checks, self.measured = 0, float("inf")
 
@@ -145,25 +150,29 @@ class _Watch:
         if self.budget.is_spent("training"):
             return "budget"
         now = time.perf_counter()
-        if self.first is None:  # the first steps compile
+        if self.first is None and step > 0:  # the first steps compile
             self.first = (now, step)
-        if step > self.first[1]:
+        elif self.first is not None and step > self.first[1]:
             self.measured = (now - self.first[0]) / (step - self.first[1])
-        if len(checks) == self.num_checks or len(checks) < FEWEST_CHECKS:
+        is_enough = step == 0 or len([check for check in checks if check[0] > 0]) >= FEWEST_CHECKS
+        if len(checks) == self.num_checks or not is_enough:
             return None
         self.num_checks = len(checks)
         last_step, left = self.num_steps, self.budget.seconds_left("training")
-        if left is not None:
+        if left is not None and np.isfinite(self.step_seconds):
             last_step = min(last_step, step + int(left / self.step_seconds))
         return None if self.can_pay(checks, last_step) else CANNOT_PAY
 
     @property
     def step_seconds(self) -> float:
+        """Seconds of a step of this stage, or what it takes at least while none has been timed."""
+        if not np.isfinite(self.measured):
+            return self.least_seconds
         return remembered(self.cost_key, lambda: self.measured)
 
     def can_pay(self, checks: Sequence[tuple[int, float]], last_step: int) -> bool:
         """Whether a transport with these checks could earn something if it were trained up to `last_step`."""
-        if self.rival is None or not checks or not np.isfinite(self.measured):
+        if self.rival is None or not checks or not np.isfinite(self.step_seconds):
             return True
         return can_pay(
             [(step, 2.0 * value + self.mean_log_prob) for step, value in checks], self.rival, last_step=last_step,

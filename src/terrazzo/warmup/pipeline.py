@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from terrazzo import devices
+from terrazzo.background import meanwhile
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.progress import Progress
 from terrazzo.samplers import REGISTRY
@@ -174,17 +175,19 @@ def make_plan(
         progress: Where phases show.
     """
     explore_key, learn_key, weigh_key, trial_key = jax.random.split(key, 4)
-    explored = explore(explore_key, target, budget=budget, progress=progress, **exploration)
-    description: dict[str, Any] = {"exploration": explored.describe()}
-    history: dict[str, np.ndarray] = {}
-    weighed, trial, rival, is_given_up = None, None, None, False
+    trial = None
     if fixed is None:
-        from_tempering, _ = spread_starts(explored, None, num_chains)
         trial = Trial(
-            trial_key, target, explored, from_tempering, mesh=mesh, length=length, rounds=rounds_a_step(thin),
+            trial_key, target, num_chains=num_chains, mesh=mesh, length=length, rounds=rounds_a_step(thin),
             budget=budget, progress=progress,
         )  # fmt: skip
-        rival = trial.try_without()
+    with meanwhile(iter(()) if trial is None else trial.compile_ahead()):
+        explored = explore(explore_key, target, budget=budget, progress=progress, **exploration)
+    description: dict[str, Any] = {"exploration": explored.describe()}
+    history: dict[str, np.ndarray] = {}
+    weighed, rival, is_given_up = None, None, False
+    if trial is not None:
+        rival = trial.try_without(explored, spread_starts(explored, None, num_chains)[0])
     if transport is not None and training is not False:
         settings = dict(training) if isinstance(training, Mapping) else {}
         learned = learn(
@@ -207,8 +210,7 @@ def make_plan(
     if fixed is not None:
         name, options = fixed
         uses = "transport" in REGISTRY[name].needs
-    else:
-        assert trial is not None
+    elif trial is not None:
         if transport is not None and weighed is not None:
             trial.try_transport(transport, weighed.acceptance)
         choice: Choice = trial.choice(is_given_up=is_given_up)

@@ -12,8 +12,10 @@ first: a transport is learned for as long as it could be worth more.
 """
 
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +25,7 @@ from jaxtyping import Array
 from terrazzo import devices, running
 from terrazzo.progress import Progress
 from terrazzo.samplers import REGISTRY
-from terrazzo.samplers.base import SamplerSpec
+from terrazzo.samplers.base import SamplerSpec, Tuning
 from terrazzo.targets import Target
 from terrazzo.transports import AbstractTransport
 from terrazzo.warmup.budget import Budget
@@ -34,13 +36,16 @@ from terrazzo.warmup.mixing import least_ess, relaxation
 from terrazzo.warmup.prospect import Rival
 
 NUM_RECORDS, FEWEST_RECORDS = 64, 8  # the fewest where a step takes seconds
-TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.01  # for each candidate: at least, and of the seconds of a whole run
+TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.008  # for each candidate: at least, and of the seconds of a whole run
 TIMING_SECONDS = 0.2
+FEWEST_KEPT = 32  # draws a ladder
 MOST_SECONDS, MOST_THIN = 60.0, 100
 CLEAR = 8.0  # effective draws a chain that end a candidate's trial
 RESOLVED = 4.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
 APART, WILL_MEET, MET = 0, 1, 2
-LONGER = 4  # times the seconds of a candidate, where no chains have met
+LONGER = 3  # times the seconds of a candidate: the best local moves, where no chains have met
+FAR_APART = 1.5  # R-hat of ladders of which it cannot be told whether they would ever meet
+FAR_BELOW = 3.0  # times slower than the best of local kernels whose chains have not met
 NEARLY = 0.9  # of the best worth: closer than trials this short can tell
 LOW_ACCEPTANCE = 0.05  # of the independence move: below it, moves that keep part of z may do better
 PCN_SCALES = (0.25, 0.6)
@@ -102,54 +107,101 @@ class Choice(NamedTuple):
         return {"chosen": self.row.label, "reason": self.reason, "trial": table}
 
 
+class Tried(NamedTuple):
+    """A local kernel that was tried alone: its row, its worth where chains already are, and the kernel, tuned."""
+
+    row: Row
+    speed: float
+    local: Local
+
+
 class Trial:
     """Runs candidates on all chains of the coming run, so that what is compiled here is what runs later."""
 
     def __init__(
-        self, key: Array, target: Target, explored: Explored, starts: np.ndarray, *, mesh: Mesh, length: int,
-        rounds: int, budget: Budget, progress: Progress,
+        self, key: Array, target: Target, *, num_chains: int, mesh: Mesh, length: int, rounds: int, budget: Budget,
+        progress: Progress,
     ):  # fmt: skip
-        self.target, self.explored, self.mesh = target, explored, mesh
+        self.target, self.num_chains, self.mesh = target, num_chains, mesh
         self.length, self.rounds, self.budget, self.progress = length, rounds, budget, progress
         self.phase = "local trial"
+        self.candidates = candidates(target)
         self.transport: AbstractTransport | None = None
         self.local: Local | None = None
         self.init_key, self.tune_key, self.run_key = jax.random.split(key, 3)
-        self.starts = devices.deal(mesh, jnp.asarray(starts, jnp.int32))
+        self.starts = devices.deal(mesh, jnp.zeros((num_chains, target.space.num_dims), jnp.int32))
         self.seconds = max(TRIAL_SECONDS, TRIAL_SHARE * (budget.seconds or 0.0))
         self.rows: list[Row] = []
+        self.passed_over: set[str] = set()
         self.done = 0
 
-    @property
-    def num_chains(self) -> int:
-        return self.starts.shape[0]
+    def compile_ahead(self) -> Iterator[None]:
+        """Compiles the loops of the trial one by one, without a step: while ladders run, say."""
+        for local in self.candidates:
+            tuning = self._tuning(local)
+            if tuning is not None:
+                spec, problem = REGISTRY[local.name], running.Problem(self.target, None, local.options)
+                state = devices.replicate(self.mesh, tuning.init())
+                states = self._blank_states(spec, problem, tuning.parameters(state))
+                self._tuning_steps(spec, problem, 0, 0, states, state)
+                yield
+                local = local._replace(options={**local.options, **tuning.final(state)})
+            spec, problem = REGISTRY["hybrid"], running.Problem(self.target, None, self._local_options(local, 1))
+            self._records(spec, problem, self._blank_states(spec, problem, {}), 0, 0, 1)
+            yield
 
-    def try_without(self) -> Rival:
-        """Tries local kernels and tempering; returns what a transport would have to beat."""
+    def _blank_states(self, spec: SamplerSpec, problem: running.Problem, parameters: dict[str, Any]) -> Any:
+        """States of the right shapes, that no step may be taken from."""
+        like = eqx.filter_eval_shape(
+            running.start.plain, self.mesh, spec, problem, parameters, self.init_key, self.starts
+        )
+        return devices.deal(self.mesh, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like))
+
+    def try_without(self, explored: Explored, starts: np.ndarray) -> Rival:
+        """Tries local kernels and tempering, from these starts; returns what a transport would have to beat."""
         self.progress.phase("trying local moves", None, "candidates")
-        speeds = self._compare(candidates(self.target), is_tuned=False)
-        self._tempering()
-        if not any(row.agreement for row in self.rows):  # slow, or shut in: looked at for longer, in training's time
-            self.rows = [row for row in self.rows if row.sampler == "parallel_tempering"]
+        self.starts = devices.deal(self.mesh, jnp.asarray(starts, jnp.int32))
+        tried = [self._tried(self.candidates[0])]
+        for local in self.candidates[1:]:
+            if not self.is_spent:
+                tried.append(self._tried(local))
+        first = self._favourite(tried)
+        self.local = first.local
+        if first.row.agreement != MET:
+            self.passed_over = {other.row.label for other in tried} - {first.row.label}
+        tempering = self._tempering(explored)
+        if tempering.agreement != MET and explored.r_hat > FAR_APART:
+            self.passed_over.add(tempering.label)
+        left = [row for row in self.rows if row.label not in self.passed_over]
+        if len(left) > 1 and not any(
+            row.agreement for row in left
+        ):  # slow, or shut in? A longer look, in training's time
             self.seconds, self.phase = LONGER * self.seconds, "training"
-            speeds = self._compare([local for _, local in speeds], is_tuned=True)
+            self._local_alone(self.local, self.local.moves)
             self.seconds /= LONGER
-        self.local = max(speeds, key=lambda pair: pair[0])[1]
         if self.local.moves >= 4 and not self.is_spent:
             self._local_alone(self.local, self.local.moves // 4)
-        worth = max((row.worth for row in self.rows if row.agreement), default=0.0)
+        ranked = [row for row in self.rows if row.agreement and row.label not in self.passed_over]
+        worth = max((row.worth for row in ranked), default=0.0)
         return Rival(worth, RESOLVED * self.num_chains)
 
-    def _compare(self, locals_: list[Local], *, is_tuned: bool) -> list[tuple[tuple[int, float], Local]]:
-        """Tries local kernels alone, as many as there is time for; how good each is, and the kernel, tuned."""
-        speeds: list[tuple[tuple[int, float], Local]] = []
-        for local in locals_:
-            if speeds and self.is_spent:
-                break
-            tuned = local if is_tuned else self._shortened(self._tuned(local))
-            row, speed = self._local_alone(tuned, tuned.moves)
-            speeds.append(((row.agreement, row.worth if row.agreement else speed), tuned))
-        return speeds
+    def _tried(self, local: Local) -> Tried:
+        """Tunes a local kernel and tries it alone."""
+        tuned = self._shortened(self._tuned(local))
+        return Tried(*self._local_alone(tuned, tuned.moves), tuned)
+
+    @staticmethod
+    def _favourite(tried: list[Tried]) -> Tried:
+        """Of local kernels, in the order of what did best on such targets, the one to go on with.
+
+        If chains have met, the one that is worth most. If not, what the trial says is mostly noise: the first whose
+        speed where chains are is not far below the best.
+        """
+        met = [one for one in tried if one.row.agreement == MET]
+        if met:
+            return max(met, key=lambda one: one.row.worth)
+        fastest = max(one.speed for one in tried)
+        return next(one for one in tried if one.speed >= fastest / FAR_BELOW)
 
     def try_transport(self, transport: AbstractTransport, acceptance: float) -> None:
         """Tries jumps through a learned transport, whose independence move would have this acceptance."""
@@ -182,32 +234,42 @@ class Trial:
 
     def _rank(self, row: Row) -> tuple[int, float]:
         """Candidates whose chains have met come first; among the others, those that could bring them together."""
+        if row.label in self.passed_over:
+            return -1, row.worth
         if row.agreement != APART:
             return 1 + row.agreement, row.worth
         return int(row.uses_transport or row.sampler == "parallel_tempering"), row.worth
 
     # ---- candidates
 
+    def _tuning(self, local: Local) -> Tuning | None:
+        tuning = REGISTRY[local.name].tuning
+        return None if tuning is None else tuning(self.target, **local.options)
+
     def _tuned(self, local: Local) -> Local:
         """The kernel with its tuned parameters, found on the chains from the tempered draws."""
-        spec = REGISTRY[local.name]
-        if spec.tuning is None:
+        tuning = self._tuning(local)
+        if tuning is None:
             return local
-        problem = running.Problem(self.target, None, local.options)
-        state = devices.replicate(self.mesh, spec.tuning(self.target, **local.options).init())
-        tuning = spec.tuning(self.target, **local.options)
+        spec, problem = REGISTRY[local.name], running.Problem(self.target, None, local.options)
+        state = devices.replicate(self.mesh, tuning.init())
         states = running.start(self.mesh, spec, problem, tuning.parameters(state), self.init_key, self.starts)
         done, chunk = 0, 1
         while done < local.tuning_steps and not (done and self.is_spent):
             count = min(chunk, local.tuning_steps - done)
             tick = time.perf_counter()
-            states, state, rate = running.warm_up(
-                self.mesh, spec, problem, self.tune_key, _int(done), _int(count), states, state
-            )
+            states, state, rate = self._tuning_steps(spec, problem, done, count, states, state)
             self.progress.update(self.done, tuning=local.name, acceptance=float(rate))
             chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
             done += count
         return local._replace(options={**local.options, **tuning.final(state)})
+
+    def _tuning_steps(
+        self, spec: SamplerSpec, problem: running.Problem, first: int, count: int, states: Any, state: Any
+    ) -> tuple[Any, Any, Array]:
+        return running.warm_up.briefly(
+            self.mesh, spec, problem, self.tune_key, _int(first), _int(count), states, state
+        )  # fmt: skip
 
     def _shortened(self, local: Local) -> Local:
         """The kernel with so few moves a step that enough steps fit into its trial."""
@@ -259,10 +321,9 @@ class Trial:
     def _hybrid_options(self, local: Local, num_local: int, move: str) -> dict[str, Any]:
         return {**self._local_options(local, num_local), "move": move, "num_rounds": self.rounds}
 
-    def _tempering(self) -> None:
+    def _tempering(self, found: Explored) -> Row:
         """Parallel tempering, from what the exploration already measured."""
-        found = self.explored
-        value = least_ess(found.theta, found.log_prob)
+        value = min(least_ess(found.theta, found.log_prob), float(found.log_prob.size))
         options = {
             "inverse_temperatures": jnp.asarray(found.inverse_temperatures, jnp.result_type(float)),
             "kernel": found.kernel, "kernel_options": found.kernel_options, "num_moves": found.num_moves,
@@ -274,15 +335,16 @@ class Trial:
         worth = scaled / (found.kept_rounds * seconds)
         gap = self.num_chains * found.kept_rounds / max(scaled, 1.0)
         label = f"tempering, {len(found.inverse_temperatures)} x {found.kernel}"
-        agreement = MET if self._have_met(scaled) else APART
-        self.rows.append(
-            Row(label, "parallel_tempering", options, False, scaled, seconds, worth, gap, float("nan"), agreement)
-        )
+        is_long = found.log_prob.shape[1] >= FEWEST_KEPT  # fewer draws than that can look independent by chance
+        agreement = MET if is_long and self._have_met(scaled) else APART
+        row = Row(label, "parallel_tempering", options, False, scaled, seconds, worth, gap, float("nan"), agreement)
+        self.rows.append(row)
+        return row
 
     # ---- measuring
 
     def _measure(self, label: str, options: dict[str, Any], *, uses_transport: bool) -> tuple[Row, float]:
-        """Runs a candidate; returns its row and the worth it has where the chains already are.
+        """Runs a candidate; returns its row and the worth it has where the chains already are (0 if cut short).
 
         A stretch too short for the chains to meet says nothing, and one so long that all records are independent says
         little: stretches grow, by thinning, until chains have clearly met or the time of a candidate is used up.
@@ -318,8 +380,9 @@ class Trial:
             is_whole = time_taken >= self.seconds / 2  # a stretch cut short shows the fast part of the decay only
             agreement = WILL_MEET if is_soon and is_whole else APART
             worth = self.num_chains / (gap * seconds) if agreement else worth
+            centred = centred if is_whole else 0.0
         row = Row(label, "hybrid", options, uses_transport, value, seconds, worth, gap, acceptance, agreement)
-        self.rows.append(row)
+        self.rows = [r for r in self.rows if r.label != label] + [row]  # a second, longer look replaces the first
         self.progress.update(self.done, candidate=label, ess_per_second=row.worth)
         return row, centred / time_taken
 
@@ -332,15 +395,19 @@ class Trial:
         while done < count:
             size = min(chunk, self.length, count - done)
             tick = time.perf_counter()
-            states, out = running.draw(
-                self.mesh, spec, problem, self.length, False, {}, self.run_key, _int(first + done), _int(size),
-                _int(thin), states,
-            )  # fmt: skip
+            states, out = self._records(spec, problem, states, first + done, size, thin)
             rows.append({name: np.asarray(x[:size]) for name, x in out.items()})
             chunk = running.next_chunk(size, time.perf_counter() - tick, is_first=False)
             done += size
             self.progress.update(self.done, candidate=label)
         return states, {name: np.moveaxis(np.concatenate([r[name] for r in rows]), 0, 1) for name in rows[0]}
+
+    def _records(
+        self, spec: SamplerSpec, problem: running.Problem, states: Any, first: int, count: int, thin: int
+    ) -> tuple[Any, dict[str, Array]]:
+        return running.draw(
+            self.mesh, spec, problem, self.length, False, {}, self.run_key, _int(first), _int(count), _int(thin), states
+        )
 
     def _step_seconds(self, spec: SamplerSpec, problem: running.Problem, states: Any, label: str) -> float:
         """Seconds of one step of all chains: the best of a few stretches, each long enough to time."""
