@@ -112,6 +112,24 @@ def test_chunks_do_not_matter(target, monkeypatch):
     assert (one.history["loss"] == two.history["loss"]).all()
 
 
+def test_a_first_check_may_end_training_before_it_begins(target):
+    transport, asked = tz.product_transport(target.space), []
+
+    def stop(checks, step):
+        asked.append((list(checks), step))
+        return "no use"
+
+    options = {"num_steps": 30, "batch_size": 16, "check_every": 10, "check_first": True}
+    fitted = tz.fit(jax.random.key(0), transport, target, should_stop=stop, **options)
+    assert (fitted.num_steps, fitted.reason) == (0, "no use")
+    assert eqx.tree_equal(fitted.transport, transport)
+    assert len(asked) == 1
+    assert asked[0][1] == asked[0][0][0][0] == 0
+    full = tz.fit(jax.random.key(0), transport, target, **options)
+    assert full.history["check_step"].tolist() == [0, 10, 20, 30]
+    assert full.history["held_out"][-1] < full.history["held_out"][0]
+
+
 def test_no_recompilation_for_a_new_flow_of_the_same_shape(target):
     import sys
 

@@ -18,7 +18,7 @@ from terrazzo.errors import OptionError
 # cumulative: what of a whole run may be spent at the end of each phase
 SHARES = {"adaptation": 0.06, "exploration": 0.12, "local trial": 0.17, "training": 0.35, "trial": 0.4}
 ENOUGH = {"cpu": (8.0, 0.03), "accelerator": (20.0, 0.08)}  # seconds or share of exploration, whichever is more
-MOST_EXCUSED = 0.1
+MOST_EXCUSED = 0.3
 HALF = 0.5
 
 
@@ -46,7 +46,7 @@ class Budget:
         self.spent[phase] += count
 
     def excuse(self, seconds: float) -> None:
-        """Moves the ends of all phases back by seconds that went into compiling, up to a tenth of the run in all."""
+        """Moves the ends of all phases back by seconds that went into compiling, up to 0.3 of the run in all."""
         self.excused = min(self.excused + seconds, MOST_EXCUSED * (self.seconds or 0.0))
 
     @property

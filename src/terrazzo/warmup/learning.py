@@ -122,7 +122,8 @@ def learn(
         transport = fitted.transport
         fits.append(fitted)
         step_seconds = watch.step_seconds  # a step of the first stage takes no longer than one of the second
-        reason = fitted.reason if watch.can_pay(fitted.best_check, fitted.num_steps) else CANNOT_PAY
+        reached = [(max(step, 1), value) for step, value in fitted.best_check]  # nothing is left to come
+        reason = fitted.reason if watch.can_pay(reached, fitted.num_steps) else CANNOT_PAY
         summary["stages"].append(
             {"name": name, "num_steps": fitted.num_steps, "reason": reason, "seconds": round(fitted.seconds, 2)}
         )

@@ -44,7 +44,7 @@ CLEAR = 8.0  # effective draws a chain that end a candidate's trial
 RESOLVED = 4.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
 APART, WILL_MEET, MET = 0, 1, 2
 LONGER = 3  # times the seconds of a candidate: the best local moves, where no chains have met
-FAR_APART = 1.5  # R-hat of ladders of which it cannot be told whether they would ever meet
+FAR_APART = 2.0  # R-hat of ladders of which it cannot be told whether they would ever meet
 FAR_BELOW = 3.0  # times slower than the best of local kernels whose chains have not met
 NEARLY = 0.9  # of the best worth: closer than trials this short can tell
 LOW_ACCEPTANCE = 0.05  # of the independence move: below it, moves that keep part of z may do better
@@ -170,7 +170,7 @@ class Trial:
         if first.row.agreement != MET:
             self.passed_over = {other.row.label for other in tried} - {first.row.label}
         tempering = self._tempering(explored)
-        if tempering.agreement != MET and explored.r_hat > FAR_APART:
+        if tempering.agreement != MET and explored.r_hat > FAR_APART and first.speed > 0:  # 0: cut short
             self.passed_over.add(tempering.label)
         left = [row for row in self.rows if row.label not in self.passed_over]
         if len(left) > 1 and not any(
