@@ -289,7 +289,8 @@ def fit(
                 "fit", f"{reason}, before the first check", "lower learning_rate, or check log_prob for NaN"
             )
         best_params = carry.params
-    arrays = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in history.items()}
+    none = np.zeros(0, jnp.result_type(float))
+    arrays = {name: np.concatenate([none, *parts]) for name, parts in history.items()}
     arrays["check_step"] = np.array([s for s, _ in checks], np.int64)
     arrays["held_out"] = np.array([v for _, v in checks])
     trained = eqx.combine(best_params, static)
