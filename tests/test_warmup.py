@@ -19,7 +19,7 @@ from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyo
 from terrazzo.errors import OptionError, TargetError, TransportError
 from terrazzo.progress import Progress
 from terrazzo.warmup import Budget, agreement, best_estimate, costs, learning, pipeline
-from terrazzo.warmup.exploration import BLOCK, FEWEST, Explored, deal_rungs, explore
+from terrazzo.warmup.exploration import BLOCK, FEWEST, FEWEST_KEPT, Explored, deal_rungs, explore
 from terrazzo.warmup.locals import SAFE_FLAG, Local, candidates, exploring_kernel, may_hang
 from terrazzo.warmup.mixing import least_ess, relaxation
 from terrazzo.warmup.prospect import expected_acceptance, foretold
@@ -287,6 +287,16 @@ def test_too_few_rounds_of_tempering_are_no_agreement():
         trial._tempering(found)
         assert trial.rows[0].agreement == expected
         assert trial.rows[0].ess <= 8 * kept
+
+
+def test_too_few_rounds_give_no_log_z(target):
+    """A standard error from ten rounds means nothing: such an estimate is not offered."""
+    few, many = (
+        explore(jax.random.key(0), target, budget=Budget(evaluations=count), progress=Progress("off"), max_rounds=100)
+        for count in (1, 10**9)
+    )
+    assert few.log_prob.shape[1] >= FEWEST_KEPT or few.evidence is None
+    assert many.evidence is not None
 
 
 def test_work_is_done_meanwhile_and_its_errors_are_silent():

@@ -33,6 +33,7 @@ FIRST_RUNGS, MOST_RUNGS = 12, 96
 WINDOWS = (8, 16, 32, 64, 64)  # rounds after which the ladder moves; the last ones measure it
 BLOCK = 100  # kept rounds between two looks at the ladders
 FEWEST = 8  # kept rounds, however little time there is
+FEWEST_KEPT = 32  # draws a ladder: with fewer, neither agreement nor log Z can be told
 EVEN_BLOCKS = 4  # blocks in which every round is kept; then the thinning doubles with every second block
 HELD_OUT_SHARE = 0.2  # of the draws
 GOOD_R_HAT = 1.02
@@ -51,7 +52,7 @@ class Explored(NamedTuple):
         log_probs: log pi of every replica, (ladder, draw, replica), hottest first.
         inverse_temperatures: The frozen ladder.
         barrier: The global barrier Lambda.
-        evidence: log Z from all replicas.
+        evidence: log Z from all replicas; None if there are too few draws, or no rung at infinite temperature.
         kernel: The kernel inside the ladder.
         kernel_options: Its options.
         num_moves: Its steps between swaps.
@@ -290,7 +291,9 @@ def explore(
         if (r_hat < GOOD_R_HAT and least > GOOD_ESS) or budget.is_spent("exploration"):
             break
     kept_rounds = sum(t * b["log_prob"].shape[1] for t, b in zip(thins[-len(kept) :], kept, strict=True))
-    evidence = ladder_evidence(jax.random.fold_in(key, 1), target, joined["replica_log_probs"], ladders.betas)
+    evidence = None
+    if joined["log_prob"].shape[1] >= FEWEST_KEPT:
+        evidence = ladder_evidence(jax.random.fold_in(key, 1), target, joined["replica_log_probs"], ladders.betas)
     return Explored(
         joined["theta"], joined["log_prob"], joined["replica_log_probs"], ladders.betas, ladders.barrier, evidence,
         ladders.kernel, ladders.options["kernel_options"], ladders.num_moves, ladders.num_rounds,

@@ -30,7 +30,7 @@ from terrazzo.targets import Target
 from terrazzo.transports import AbstractTransport
 from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.costs import cost_key, remembered
-from terrazzo.warmup.exploration import Explored
+from terrazzo.warmup.exploration import FEWEST_KEPT, Explored
 from terrazzo.warmup.locals import Local, candidates
 from terrazzo.warmup.mixing import least_ess, relaxation
 from terrazzo.warmup.prospect import Rival
@@ -38,7 +38,6 @@ from terrazzo.warmup.prospect import Rival
 NUM_RECORDS, FEWEST_RECORDS = 64, 8  # the fewest where a step takes seconds
 TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.008  # for each candidate: at least, and of the seconds of a whole run
 TIMING_SECONDS = 0.2
-FEWEST_KEPT = 32  # draws a ladder
 MOST_SECONDS, MOST_THIN = 60.0, 100
 CLEAR = 8.0  # effective draws a chain that end a candidate's trial
 RESOLVED = 4.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
