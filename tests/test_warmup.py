@@ -19,6 +19,8 @@ from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyo
 from terrazzo.errors import OptionError, TargetError, TransportError
 from terrazzo.progress import Progress
 from terrazzo.warmup import Budget, agreement, best_estimate, costs, learning, pipeline
+from terrazzo.warmup import exploration as exploration_module
+from terrazzo.warmup import trial as trial_module
 from terrazzo.warmup.exploration import BLOCK, FEWEST, FEWEST_KEPT, Explored, deal_rungs, explore
 from terrazzo.warmup.locals import SAFE_FLAG, Local, candidates, exploring_kernel, may_hang
 from terrazzo.warmup.mixing import least_ess, relaxation
@@ -256,7 +258,7 @@ def test_chains_that_never_met_rank_last():
     assert sorted([stuck, through, slow, met], key=trial._rank, reverse=True) == ordered
 
 
-def test_of_local_kernels_that_never_met_the_first_is_taken():
+def test_of_local_kernels_that_never_met_the_first_is_taken(monkeypatch):
     """Short trials of slow chains are noise: the order of what did best elsewhere decides, unless far slower."""
     row = lambda label, agreement, worth=1.0: Row(label, "hybrid", {}, False, 8.0, 1.0, worth, 1.0, 1.0, agreement)
     tried = lambda label, speed, agreement, worth=1.0: Tried(row(label, agreement, worth), speed, Local(label, {}, 1))
@@ -264,39 +266,46 @@ def test_of_local_kernels_that_never_met_the_first_is_taken():
     assert Trial._favourite(slow).local.name == "a"
     assert Trial._favourite([tried("a", 5.0, APART), *slow[1:]]).local.name == "b"
     assert Trial._favourite([*slow, tried("d", 1.0, MET, 3.0), tried("e", 1.0, MET, 2.0)]).local.name == "d"
+    monkeypatch.setattr(trial_module, "FAR_BELOW", 1.0)  # the mutant: noise decides
+    assert Trial._favourite(slow).local.name == "b"
     trial = Trial.__new__(Trial)
     trial.num_chains, trial.passed_over = 8, {"b"}
     assert trial._rank(row("b", WILL_MEET)) < trial._rank(row("a", APART))
 
 
-def test_too_few_rounds_of_tempering_are_no_agreement():
-    """Nine draws of each ladder have more effective draws than draws by chance; this must not choose tempering."""
+def tempering_row(kept):
+    """How the trial judges a tempering run of independent draws, `kept` of each ladder."""
     rng = np.random.default_rng(0)
-    for kept, expected in ((9, APART), (64, MET)):
-        theta = rng.integers(0, 2, (8, kept, 3)).astype(np.int8)
-        found = Explored(
-            theta, rng.normal(size=(8, kept)), rng.normal(size=(8, kept, 2)), np.array([0.0, 1.0]), 1.0, None, "gibbs",
-            {}, 1, kept, kept, 1, 1.0, 1.0, 0.1,
-        )  # fmt: skip
-        trial = Trial.__new__(Trial)
-        trial.num_chains, trial.target, trial.rows = (
-            8,
-            tz.Target(lambda t: 0.1 * jnp.sum(t.astype(float)), tz.binary(3)),
-            [],
-        )
-        trial._tempering(found)
-        assert trial.rows[0].agreement == expected
-        assert trial.rows[0].ess <= 8 * kept
+    found = Explored(
+        rng.integers(0, 2, (8, kept, 3)).astype(np.int8), rng.normal(size=(8, kept)), rng.normal(size=(8, kept, 2)),
+        np.array([0.0, 1.0]), 1.0, None, "gibbs", {}, 1, kept, kept, 1, 1.0, 1.0, 0.1,
+    )  # fmt: skip
+    trial = Trial.__new__(Trial)
+    trial.target = tz.Target(lambda t: 0.1 * jnp.sum(t.astype(float)), tz.binary(3))
+    trial.num_chains, trial.rows = 8, []
+    return trial._tempering(found)
 
 
-def test_too_few_rounds_give_no_log_z(target):
+def test_too_few_rounds_of_tempering_are_no_agreement(monkeypatch):
+    """Nine draws of each ladder look independent by chance; this must not choose tempering."""
+    assert tempering_row(9).agreement == APART
+    assert tempering_row(64).agreement == MET
+    assert tempering_row(9).ess <= 8 * 9
+    monkeypatch.setattr(trial_module, "FEWEST_KEPT", 0)  # the mutant: without the rule, nine draws would do
+    assert tempering_row(9).agreement == MET
+
+
+def test_too_few_rounds_give_no_log_z(target, monkeypatch):
     """A standard error from ten rounds means nothing: such an estimate is not offered."""
-    few, many = (
-        explore(jax.random.key(0), target, budget=Budget(evaluations=count), progress=Progress("off"), max_rounds=100)
-        for count in (1, 10**9)
+    explored = lambda count: explore(
+        jax.random.key(0), target, budget=Budget(evaluations=count), progress=Progress("off"), max_rounds=100
     )
-    assert few.log_prob.shape[1] >= FEWEST_KEPT or few.evidence is None
-    assert many.evidence is not None
+    few = explored(1)
+    assert few.log_prob.shape[1] == FEWEST < FEWEST_KEPT  # not what a chunk happened to hold
+    assert few.evidence is None
+    assert explored(10**9).evidence is not None
+    monkeypatch.setattr(exploration_module, "FEWEST_KEPT", 0)  # the mutant: without the rule there would be one
+    assert explored(1).evidence is not None
 
 
 def test_work_is_done_meanwhile_and_its_errors_are_silent():

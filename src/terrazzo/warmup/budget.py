@@ -46,7 +46,7 @@ class Budget:
         self.spent[phase] += count
 
     def excuse(self, seconds: float) -> None:
-        """Moves the ends of all phases back by seconds that went into compiling, up to 0.3 of the run in all."""
+        """Moves the ends of all phases back by seconds that were not theirs, up to 0.3 of the run in all."""
         self.excused = min(self.excused + seconds, MOST_EXCUSED * (self.seconds or 0.0))
 
     @property

@@ -207,9 +207,10 @@ class _Ladders:
         parameters = {"inverse_temperatures": jnp.asarray(betas, jnp.result_type(float))}
         rows: list[dict[str, np.ndarray]] = []
         done = 0
-        while done < count and not (done >= max(1, fewest) and self.budget.is_spent(phase)):
+        # With a budget in evaluations, spent between calls alone, the number of rounds does not depend on chunks.
+        while done < (wanted := max(1, fewest) if self.budget.is_spent(phase) else count):
             is_first = len(betas) != self.compiled
-            size = 1 if is_first else min(self.chunk, count - done)
+            size = 1 if is_first else min(self.chunk, wanted - done)
             tick = time.perf_counter()
             self.states, out = running.draw.briefly(
                 self.mesh, self.spec, self.problem({}), BLOCK, False, parameters, key,

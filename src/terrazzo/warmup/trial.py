@@ -172,9 +172,8 @@ class Trial:
         if tempering.agreement != MET and explored.r_hat > FAR_APART and first.speed > 0:  # 0: cut short
             self.passed_over.add(tempering.label)
         left = [row for row in self.rows if row.label not in self.passed_over]
-        if len(left) > 1 and not any(
-            row.agreement for row in left
-        ):  # slow, or shut in? A longer look, in training's time
+        is_open = len(left) > 1 and not any(row.agreement for row in left)
+        if is_open:  # are local moves slow, or shut in? A longer look, in training's time
             self.seconds, self.phase = LONGER * self.seconds, "training"
             self._local_alone(self.local, self.local.moves)
             self.seconds /= LONGER
