@@ -178,7 +178,7 @@ def test_local_kernels_follow_the_target(target):
     assert exploring_kernel(lattice)[0] == "coloured_gibbs"
     wide = tz.Target(lambda t: -0.01 * jnp.sum((t.astype(float) - 50.0) ** 2), tz.integers(0, 200, (3,)))
     assert exploring_kernel(wide)[0] == "slice_gibbs"
-    assert [c.name for c in candidates(tz.problems.variable_selection(6, 2, noise=1.0).target)] == ["gibbs"]
+    assert [c.name for c in candidates(tz.problems.variable_selection(6, 2, noise=1.0).target)] == ["systematic_gibbs"]
     box = tz.Target(tz.blackbox(lambda t: -float(t.sum())), tz.integers(0, 5, (3,)))
     assert [c.name for c in candidates(box)] == ["discontinuous_hmc", "integer_metropolis", "gibbs"]
 
@@ -213,7 +213,7 @@ def test_a_transport_that_cannot_pay_is_given_up(target, monkeypatch):
 
 
 def test_the_divergence_foretells_the_acceptance(target, result):
-    """erfc(sqrt(J) / 2) with the J of held-out draws, against the acceptance that weights give."""
+    """erfc(sqrt(J / 2) / 2) with the J of held-out draws, against the acceptance that weights give."""
     history = result.history
     divergence = 2.0 * history["held_out"][-1] + result.log_prob.mean()
     accepted = result.provenance["warm-up"]["transport"]["acceptance"]
@@ -223,7 +223,7 @@ def test_the_divergence_foretells_the_acceptance(target, result):
 @pytest.mark.parametrize(("end", "expected"), [(200, 20.0), (400, 5.0), (800, 1.25)])
 def test_progress_is_continued_as_a_power(end, expected):
     assert np.isclose(foretold([(50, 80.0), (100, 40.0), (200, 20.0)], end), expected)
-    assert foretold([(100, 10.0), (200, 12.0)], end) == 12.0  # it never grows
+    assert foretold([(100, 10.0), (200, 12.0)], end) == 10.0  # it never grows
     assert foretold([(100, 10.0), (200, -0.1)], end) == 0.0
 
 
@@ -358,6 +358,10 @@ def test_the_least_ess_sees_chains_that_disagree():
     split = np.concatenate([theta, apart[..., None]], axis=-1)
     assert least_ess(theta, log_prob) > 200
     assert least_ess(split[..., 3:], log_prob) < 16 < least_ess(split, log_prob, is_centred=True)
+    still = np.ones((8, 64, 3), int)  # one configuration: no chains agree better
+    assert least_ess(still, 0 * log_prob) == least_ess(still, 0 * log_prob, is_centred=True) == 512.0
+    still[:4] = 0
+    assert least_ess(still, 0 * log_prob, is_centred=True) == 0.0
 
 
 def test_a_worthless_transport_is_switched_off():
@@ -485,6 +489,9 @@ def test_starts_weights_and_evidence():
     assert start_r_hat(x, is_first) < 1.01
     assert start_r_hat(x + 2.0 * is_first[:, None, None], is_first) > 1.2
     assert np.isnan(start_r_hat(x, np.ones(4, bool)))
+    same = disagreement(np.full((8, 11, 1), 1406.9317), np.full((16, 500, 1), 1406.9317 + 1e-7))
+    assert same.z == 0.0  # one configuration, whose log pi two compiled functions round in two ways
+    assert share_beyond(np.zeros(10), np.full((4, 100), 1e-3)) == (0.0, 0.0)
     share, error = share_beyond(np.zeros(10), np.where(rng.random((4, 100)) < 0.5, 1.0, -1.0))
     assert 0.3 < share < 0.7
     assert error > 0

@@ -23,7 +23,7 @@ from terrazzo.errors import OptionError, SpaceError, TransportError
 from terrazzo.inference import sample
 from terrazzo.results import Result
 from terrazzo.spaces import Space, Variable
-from terrazzo.targets import BlackBox, Target
+from terrazzo.targets import AbstractRunningConditionals, BlackBox, Target
 from terrazzo.transports import AbstractTransport, sample_transport
 from terrazzo.transports.clamped import ClampedTransport, clamp_transport, is_clampable, is_prefix
 
@@ -164,6 +164,24 @@ class ConditionalLogProb(eqx.Module):
         return self.one_hot_fn(whole)
 
 
+class _ReducedRunning(AbstractRunningConditionals):
+    """The running conditionals of the whole target, seen from the free coordinates."""
+
+    completion: _Completion
+    whole: AbstractRunningConditionals
+
+    def start(self, theta: Int[Array, " dim"]) -> Any:
+        return self.whole.start(self.completion.full(theta))
+
+    def logits(self, tables: Any, theta: Int[Array, " dim"]) -> Float[Array, "dim max_size"]:
+        rows = self.whole.logits(tables, self.completion.full(theta))
+        return rows[np.asarray(self.completion.free), : self.completion.reduced.max_size]
+
+    def moved(self, tables: Any, theta: Int[Array, " dim"], i: Int[Array, ""], value: Int[Array, ""]) -> Any:
+        site = jnp.asarray(self.completion.free, jnp.int32)[i]
+        return self.whole.moved(tables, self.completion.full(theta), site, value)
+
+
 def _on_the_host(box: BlackBox, space: Space, reduced: Space, codes: np.ndarray) -> BlackBox:
     """A black box of the free coordinates."""
     free = np.flatnonzero(codes < 0)
@@ -222,6 +240,7 @@ def condition(target: Target, clamped: Any) -> Target:
             reduced,
             vectorized=target.vectorized,
             site_logits=None if target.site_logits_fn is None else fn.site_logits,
+            running_conditionals=None if target.running is None else _ReducedRunning(completion, target.running),
             one_hot_log_prob=None if target.one_hot_fn is None else fn.one_hot,
             colours=colours,
         )

@@ -5,6 +5,7 @@ about it: whether it can be differentiated at real theta, its cheap conditionals
 JAX hides mistakes (NaN, vector-valued functions, indices out of range all run), so every target is probed.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,37 @@ def blackbox(fn: Callable, *, vectorized: bool = False) -> BlackBox:
     return BlackBox(fn, vectorized=vectorized)
 
 
+def after(earlier: Float[Array, ""], theta: Int[Array, " dim"]) -> Int[Array, " dim"]:
+    """The configuration, but not before a log-probability is known.
+
+    XLA may run what does not depend on each other at the same time, and on a CPU two batches of linear algebra then wait
+    for each other's threads for ever (jaxlib 0.10, a Cholesky factor in each). `log_prob` is never NaN, but the compiler
+    does not know that.
+    """
+    return jnp.where(jnp.isnan(earlier), 0, theta)
+
+
+class AbstractRunningConditionals(eqx.Module):
+    """All conditionals of one configuration, in tables that are kept up while single sites change.
+
+    For targets where a configuration is dear to evaluate but the effect of changing one site follows from what is known
+    of the others: a factorised matrix, local fields, counts. Sweeps then cost one `start` and as many `moved` as sites
+    really change.
+    """
+
+    @abstractmethod
+    def start(self, theta: Int[Array, " dim"]) -> Any:
+        """The tables of a configuration (any pytree), from scratch."""
+
+    @abstractmethod
+    def logits(self, tables: Any, theta: Int[Array, " dim"]) -> Float[Array, "dim max_size"]:
+        """For every site i, log pi with theta_i set to 0..K_max-1, up to a constant of the row."""
+
+    @abstractmethod
+    def moved(self, tables: Any, theta: Int[Array, " dim"], i: Int[Array, ""], value: Int[Array, ""]) -> Any:
+        """The tables after theta_i has become `value`, another one than in `theta`."""
+
+
 class Target(eqx.Module):
     """An unnormalised log-probability on a `Space`.
 
@@ -91,6 +123,7 @@ class Target(eqx.Module):
         vectorized: Whether `log_prob` takes a batch with a leading axis and returns a vector.
         site_logits: Optional cheap conditionals: `site_logits(theta, i)` returns, for flat theta and a coordinate i,
             log pi with theta_i set to 0..K_max-1, up to a constant (entries beyond K_i are ignored).
+        running_conditionals: Optional conditionals of all sites at once, kept up while sites change.
         one_hot_log_prob: Optional log-probability of a (d, K_max) array of (relaxed) one-hot rows, for
             gradient-informed moves of unordered variables.
         colours: Optional colouring of the interaction graph: int[d]; coordinates of one colour do not interact.
@@ -105,6 +138,7 @@ class Target(eqx.Module):
     space: Space = eqx.field(static=True)
     log_prob_fn: Any
     site_logits_fn: Any
+    running: AbstractRunningConditionals | None
     one_hot_fn: Any
     colours: tuple[int, ...] | None = eqx.field(static=True)
     vectorized: bool = eqx.field(static=True)
@@ -118,6 +152,7 @@ class Target(eqx.Module):
         *,
         vectorized: bool = False,
         site_logits: Callable | None = None,
+        running_conditionals: AbstractRunningConditionals | None = None,
         one_hot_log_prob: Callable | None = None,
         colours: Any = None,
         probe: bool = True,
@@ -129,6 +164,7 @@ class Target(eqx.Module):
             )
         self.log_prob_fn = log_prob
         self.site_logits_fn = site_logits
+        self.running = running_conditionals
         self.one_hot_fn = one_hot_log_prob
         self.colours = None if colours is None else _checked_colours(colours, self.space)
         self.vectorized = bool(vectorized)
@@ -141,6 +177,11 @@ class Target(eqx.Module):
     @property
     def is_blackbox(self) -> bool:
         return isinstance(self.log_prob_fn, BlackBox)
+
+    @property
+    def has_cheap_neighbours(self) -> bool:
+        """Whether the conditionals of all sites cost less than evaluating all neighbours."""
+        return self.site_logits_fn is not None or self.running is not None
 
     def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
         """log pi at one flat configuration.
@@ -186,6 +227,19 @@ class Target(eqx.Module):
             with jax.default_matmul_precision("highest"):
                 logits = self._tempered(self.site_logits_fn(theta, i).astype(jnp.result_type(float)))
         return jnp.where(values < size, logits, -jnp.inf)
+
+    def running_logits(self, tables: Any, theta: Int[Array, " dim"]) -> Float[Array, "dim max_size"]:
+        """The conditionals of all sites from the tables of `running`, tempered; -inf beyond K_i."""
+        assert self.running is not None
+        with jax.default_matmul_precision("highest"):
+            logits = self._tempered(self.running.logits(tables, theta).astype(jnp.result_type(float)))
+        return jnp.where(np.arange(self.space.max_size) < self.space.sizes[:, None], logits, -jnp.inf)
+
+    def all_site_logits(self, theta: Int[Array, " dim"]) -> Float[Array, "dim max_size"]:
+        """`site_logits` of every site."""
+        if self.running is not None:
+            return self.running_logits(self.running.start(theta), theta)
+        return jax.vmap(lambda i: self.site_logits(theta, i))(jnp.arange(self.space.num_dims, dtype=jnp.int32))
 
     def log_prob_relaxed(self, theta: Float[Array, " dim"]) -> Float[Array, ""]:
         """log pi at real theta, for gradients (straight-through training, gradient-informed proposals)."""

@@ -13,6 +13,9 @@ from scipy import stats
 from terrazzo.diagnostics.chains import ess, mcse, rhat
 from terrazzo.diagnostics.evidence import LogZ
 
+MARGIN = 0.05  # nats: log weights of one configuration differ by rounding
+ROUNDING = 1e-6  # of a mean: log pi of one configuration differs by rounding between two compiled functions
+
 
 class Disagreement(NamedTuple):
     """The largest difference of two sets of draws, over many features.
@@ -76,6 +79,7 @@ def disagreement(first: Any, second: Any, *, alpha: float = 1e-3) -> Disagreemen
     shares = sizes / sizes.sum(axis=0)
     variance = np.maximum((shares * squares).sum(axis=0) - (shares * means).sum(axis=0) ** 2, 0.0)
     gap = np.abs(means[0] - means[1])
+    gap = np.where(gap <= ROUNDING * np.abs(means).max(axis=0), 0.0, gap)
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(gap == 0, 0.0, gap / np.sqrt(variance * (1 / sizes).sum(axis=0)))
     limits = stats.t.isf(alpha / 2 / len(gap), np.maximum(sizes.min(axis=0) - 1.0, 1.0))
@@ -94,6 +98,11 @@ def _effective_sizes(draws: np.ndarray) -> np.ndarray:
     return np.maximum(np.where(np.isfinite(out), out, typical), 1.0)
 
 
+def is_beyond(own_log_weights: Any, other_log_weights: Any) -> np.ndarray:
+    """Which of the given draws are heavier than every one of the transport's own, by more than rounding."""
+    return np.asarray(other_log_weights, float) > np.max(np.asarray(own_log_weights, float)) + MARGIN
+
+
 def share_beyond(own_log_weights: Any, other_log_weights: Any) -> tuple[float, float]:
     """The share of given draws whose weight exceeds every weight of the transport's own draws, and its error.
 
@@ -103,8 +112,7 @@ def share_beyond(own_log_weights: Any, other_log_weights: Any) -> tuple[float, f
         own_log_weights: log w at the transport's own draws.
         other_log_weights: log w at draws of pi found without it, (chain, draw).
     """
-    top = np.max(np.asarray(own_log_weights, float))
-    beyond = (np.asarray(other_log_weights, float) > top).astype(float)
+    beyond = is_beyond(own_log_weights, other_log_weights).astype(float)
     return float(beyond.mean()), float(mcse(beyond)) if np.ptp(beyond) > 0 else 0.0
 
 

@@ -11,26 +11,44 @@ residuals are therefore floored at 1e-12 y'y, which defines the posterior there.
 
 Two nearly equal numbers are subtracted in the last term. In float32 that is wrong by up to thousands of nats on
 noise-free data (DESIGN, trap 6), so these targets insist on float64.
+
+Whether one more column comes in, or goes, follows from the swept matrix S of X'X + I / nu2 beside X'y: with pivot S_ii
+and slope s_i the residual y'y - ... changes by -s_i^2 / S_ii and log |C| by log |S_ii| / 2, in both directions
+(Goodnight 1979, A tutorial on the sweep operator). Making the change is a sweep on i: d^2 operations instead of d^3.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
-from terrazzo.targets import Target
+from terrazzo.targets import AbstractRunningConditionals, Target
 
 LEAST_RESIDUAL = 1e-12  # of y'y: what cancellation leaves of a perfect fit
 
 
-class Selection(eqx.Module):
-    """The log marginal likelihood of a set of columns.
+class Swept(NamedTuple):
+    """What is known of a set of columns, with A = X_in'X_in + I / nu2.
+
+    Attributes:
+        matrix: -A^-1 (in, in), A^-1 X_in'X_out (in, out), and what X_in leaves of X_out'X_out + I / nu2 (out, out).
+        slopes: A^-1 X_in'y (in), and what X_in leaves of X_out'y (out).
+        left: What X_in leaves of y'y.
+    """
+
+    matrix: Float[Array, "dim dim"]
+    slopes: Float[Array, " dim"]
+    left: Float[Array, ""]
+
+
+class Selection(AbstractRunningConditionals):
+    """The log marginal likelihood of a set of columns, and of all sets that differ from it by one.
 
     Columns that are left out are replaced by unit vectors orthogonal to everything, which adds nothing to the
     determinant; so the shapes do not depend on theta, and theta may be real.
@@ -45,15 +63,61 @@ class Selection(eqx.Module):
 
     def __call__(self, theta: Any) -> Float[Array, ""]:
         is_in = theta.astype(self.gram.dtype)
-        log_nu = 0.5 * jnp.log(10.0 / self.residual_variance)
-        ridged = self.gram + jnp.diag(jnp.full(is_in.shape[0], self.residual_variance / 10.0))
-        factor = jnp.linalg.cholesky(ridged * is_in[:, None] * is_in[None, :] + jnp.diag(1.0 - is_in))
+        factor = self._factor(is_in)
         projected = jax.scipy.linalg.solve_triangular(factor, self.correlations * is_in, lower=True)
-        left = jnp.maximum(self.square - jnp.dot(projected, projected), LEAST_RESIDUAL * self.square)
-        n, w = self.num_rows, self.prior_weight
+        left = self.square - jnp.dot(projected, projected)
         log_determinant = jnp.sum(jnp.log(jnp.diagonal(factor)))
-        spread = jnp.log(w * self.residual_variance / n + left / n)
-        return -log_determinant - jnp.sum(is_in) * log_nu - (w + n) / 2 * spread
+        return -log_determinant - jnp.sum(is_in) * self._log_nu() + self._log_fit(left)
+
+    def _ridged(self) -> Float[Array, "dim dim"]:
+        return self.gram + jnp.diag(jnp.full(self.gram.shape[0], self.residual_variance / 10.0))
+
+    def _factor(self, is_in: Float[Array, " dim"]) -> Float[Array, "dim dim"]:
+        return jnp.linalg.cholesky(self._ridged() * is_in[:, None] * is_in[None, :] + jnp.diag(1.0 - is_in))
+
+    def _log_nu(self) -> Float[Array, ""]:
+        return 0.5 * jnp.log(10.0 / self.residual_variance)
+
+    def _log_fit(self, left: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The term of log pi that the residual y'y - ... decides."""
+        n, w = self.num_rows, self.prior_weight
+        left = jnp.maximum(left, LEAST_RESIDUAL * self.square)
+        return -(w + n) / 2 * jnp.log(w * self.residual_variance / n + left / n)
+
+    # ---- one column more or less
+
+    def start(self, theta: Int[Array, " dim"]) -> Swept:
+        """The swept matrix, by a Cholesky factor."""
+        is_in = theta == 1
+        kept, ridged = is_in.astype(self.gram.dtype), self._ridged()
+        inside = kept[:, None] * ridged
+        asked = jnp.where(is_in[None, :], -jnp.eye(len(kept), dtype=ridged.dtype), inside)
+        asked = jnp.concatenate([asked, (kept * self.correlations)[:, None]], axis=1)
+        solved = jax.scipy.linalg.cho_solve((self._factor(kept), True), asked)
+        solved, coefficients = solved[:, :-1], solved[:, -1]
+        outside = jnp.where(is_in[None, :], solved.T, ridged - inside.T @ solved)
+        slopes = jnp.where(is_in, coefficients, self.correlations - inside.T @ coefficients)
+        left = self.square - jnp.dot(coefficients, kept * self.correlations)
+        return Swept(jnp.where(is_in[:, None], solved, outside), slopes, left)
+
+    def logits(self, tables: Swept, theta: Int[Array, " dim"]) -> Float[Array, "dim 2"]:
+        """0 for a column as it is, and what log pi gains by the change."""
+        pivots = jnp.diagonal(tables.matrix)
+        log_nu = jnp.where(theta == 1, -self._log_nu(), self._log_nu())
+        fit = self._log_fit(tables.left - tables.slopes**2 / pivots) - self._log_fit(tables.left)
+        gain = fit - 0.5 * jnp.log(jnp.abs(pivots)) - log_nu
+        return jnp.where(theta[:, None] == jnp.arange(2, dtype=theta.dtype), 0.0, gain[:, None])
+
+    def moved(self, tables: Swept, theta: Int[Array, " dim"], i: Int[Array, ""], value: Int[Array, ""]) -> Swept:
+        """A sweep on column i: forwards if it comes in, backwards if it goes."""
+        is_i = jnp.arange(theta.shape[0], dtype=i.dtype) == i
+        pivot, slope, column = tables.matrix[i, i], tables.slopes[i], tables.matrix[:, i]
+        scaled, sign = column / pivot, jnp.where(value == 1, 1.0, -1.0)
+        line = jnp.where(is_i, -1.0 / pivot, sign * scaled)
+        others = tables.matrix - scaled[:, None] * column[None, :]
+        matrix = jnp.where(is_i[:, None], line[None, :], jnp.where(is_i[None, :], line[:, None], others))
+        slopes = jnp.where(is_i, sign * slope / pivot, tables.slopes - scaled * slope)
+        return Swept(matrix, slopes, tables.left - slope**2 / pivot)
 
 
 def selection_target(features: Any, responses: Any, *, prior_weight: float = 4.0) -> Target:
@@ -82,7 +146,7 @@ def selection_target(features: Any, responses: Any, *, prior_weight: float = 4.0
     fn = Selection(
         jnp.asarray(x.T @ x), jnp.asarray(x.T @ y), jnp.asarray(y @ y), jnp.asarray(variance), len(y), prior_weight
     )
-    return Target(fn, binary(x.shape[1], dims=("feature",)))
+    return Target(fn, binary(x.shape[1], dims=("feature",)), running_conditionals=fn)
 
 
 def variable_selection(

@@ -6,6 +6,7 @@ Random scan and systematic scan are here, with Liu's metropolised variant, which
 dominates random-scan Gibbs in Peskun's order. Blocks, colours and slices have their own files.
 All K candidates of a site are one batched evaluation, unless the target offers cheap conditionals (`site_logits`);
 then a step costs a single full evaluation, for log pi itself. (Calls of `site_logits` are not counted as evaluations.)
+With running conditionals a step of many updates costs as much as the sites that change (`running_gibbs`).
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ from terrazzo.samplers import randomness
 from terrazzo.samplers.acceptance import log_acceptance
 from terrazzo.samplers.base import Info, SamplingAlgorithm, State, as_float
 from terrazzo.samplers.ratios import site_log_probs
+from terrazzo.samplers.running_gibbs import redraw_sites
 from terrazzo.targets import Target
 
 SCANS = ("random", "systematic")
@@ -79,7 +81,8 @@ def gibbs(target: Target, *, scan: str = "random", num_updates: int | None = Non
         num_updates: Site updates per step of the random scan (default 1), or sweeps per step of the systematic one.
 
     Returns:
-        The sampler. K_max - 1 evaluations per site update, or one per step if the target has `site_logits`.
+        The sampler. K_max - 1 evaluations per site update, or one per step if the target has `site_logits`, or has
+        running conditionals and a step several updates.
 
     Reference: Geman & Geman (1984).
 
@@ -96,13 +99,21 @@ def gibbs(target: Target, *, scan: str = "random", num_updates: int | None = Non
     num_dims = target.space.num_dims
     num_sites = num_rounds * (num_dims if scan == "systematic" else 1)
 
-    def update(key: randomness.Key, i: Int[Array, ""], state: State) -> State:
+    def pick(key: randomness.Key, i: Int[Array, ""]) -> tuple[Array, randomness.Key]:
         if scan == "systematic":
-            return redraw_site(key, target, state, i % num_dims)
+            return i % num_dims, key
         site_key, value_key = randomness.split(key, 2)
-        return redraw_site(value_key, target, state, randomness.uniform_index(site_key, num_dims))
+        return randomness.uniform_index(site_key, num_dims), value_key
+
+    def update(key: randomness.Key, i: Int[Array, ""], state: State) -> State:
+        site, value_key = pick(key, i)
+        return redraw_site(value_key, target, state, site)
 
     def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
+        if target.running is not None and num_sites > 1 and not randomness.is_scripted(rng_key):
+            position = redraw_sites(rng_key, target, state.position, num_sites, pick)
+            new = State(position, target.log_prob(position))
+            return new, moved_info(state, new, 1)
         new = settled(target, randomness.loop(rng_key, num_sites, update, state))
         return new, moved_info(state, new, num_site_evaluations(target, num_sites))
 

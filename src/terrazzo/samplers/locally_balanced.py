@@ -55,8 +55,8 @@ class Neighbourhood(NamedTuple):
     def after(self, state: NeighbourState, move: Int[Array, ""]) -> NeighbourState:
         """The state after a move. log pi there is known already, unless it came from cheap conditionals."""
         position = self.moves.apply(state.position, move)
-        is_known = self.target.site_logits_fn is None
-        log_prob = state.neighbours[move] if is_known else self.target.log_prob(position)
+        is_rounded = self.target.has_cheap_neighbours
+        log_prob = self.target.log_prob(position) if is_rounded else state.neighbours[move]
         return NeighbourState(position, log_prob, neighbour_log_probs(self.target, self.moves, position, log_prob))
 
     @property
@@ -80,7 +80,7 @@ def locally_balanced(target: Target, *, balancing: str = "barker", reach: int | 
         reach: The largest change of an ordered coordinate; None allows all values.
 
     Returns:
-        The sampler. sum_i (K_i - 1) evaluations a step (fewer with `reach`; one if the target has `site_logits`).
+        The sampler. sum_i (K_i - 1) evaluations a step (fewer with `reach`; one if the target has cheap conditionals).
 
     Reference: Zanella (2020), Informed proposals for local MCMC in discrete spaces.
 

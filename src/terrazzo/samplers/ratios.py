@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.spaces import Space
-from terrazzo.targets import Target
+from terrazzo.targets import Target, after
 
 
 class Moves(NamedTuple):
@@ -116,7 +116,7 @@ def log_probs_of(
 
 def num_neighbour_evaluations(target: Target, moves: Moves) -> int:
     """Evaluations that `neighbour_log_probs` needs."""
-    return 0 if target.site_logits_fn is not None else moves.num_moves
+    return 0 if target.has_cheap_neighbours else moves.num_moves
 
 
 def neighbour_log_probs(
@@ -124,9 +124,9 @@ def neighbour_log_probs(
 ) -> Float[Array, " move"]:
     """The log-probability of every single-site neighbour, evaluated (or from the target's cheap conditionals)."""
     values = moves.values(theta)
-    if target.site_logits_fn is None:
+    if not target.has_cheap_neighbours:
         return log_probs_of(target, lambda i, k: theta.at[i].set(k), jnp.asarray(moves.sites), values)
-    logits = jax.vmap(lambda i: target.site_logits(theta, i))(jnp.arange(target.space.num_dims, dtype=jnp.int32))
+    logits = target.all_site_logits(after(log_prob, theta))
     current = jnp.take_along_axis(logits, theta[:, None], axis=1)[:, 0]
     return log_prob + log_ratio(logits[moves.sites, values], current[moves.sites])
 

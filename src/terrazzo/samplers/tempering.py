@@ -30,7 +30,7 @@ from terrazzo.errors import OptionError
 from terrazzo.samplers import randomness
 from terrazzo.samplers.base import SamplingAlgorithm, State, Tuning, as_float
 from terrazzo.samplers.gibbs import positive_int
-from terrazzo.targets import Target
+from terrazzo.targets import Target, after
 
 DEFAULT_KERNEL = "systematic_gibbs"
 DEFAULT_TEMPERATURES = 16
@@ -214,7 +214,7 @@ def parallel_tempering(
         positions = replicas.position
         is_hot = betas == 0  # there beta log pi says nothing: evaluate; only the first can be
         log_probs = jnp.where(jnp.isinf(replicas.log_prob), replicas.log_prob, replicas.log_prob / betas)
-        log_probs = jnp.where(is_hot, target.log_prob(positions[0]), log_probs)
+        log_probs = jnp.where(is_hot, target.log_prob(after(replicas.log_prob[0], positions[0])), log_probs)
         log_rates = log_swap(betas, log_probs)
         is_tried = jnp.arange(num_replicas - 1, dtype=jnp.int32) % 2 == state.parity
         is_swapped = is_tried & randomness.bernoulli_rows(swap_key, log_rates)

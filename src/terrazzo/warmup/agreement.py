@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from terrazzo.checks import POINT_MASS, Check
 from terrazzo.diagnostics import LogZ, bridge_log_z
-from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
+from terrazzo.diagnostics.coverage import disagreement, evidence_gap, is_beyond, share_beyond, start_r_hat
 from terrazzo.targets import Target
 from terrazzo.transports import posterior_log_weights
 from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, set_apart, thinned
@@ -104,10 +104,10 @@ class Agreement:
         advice = "the transport misses part of the mass, which only local moves reach: train it longer"
         yield Check("tempered draws beyond the transport", share, MAX_SHARE_BEYOND, is_fine, advice, False)
         if self.final_log_weights is not None:
-            top = weighed.own_log_weights.max()
             # Only draws that training has not seen (those it has seen are lighter), and only whether they are beyond.
             explored = self.plan.explored
-            beyond = (weighed.tempered_log_weights > top, self.final_log_weights > top)
+            both = (weighed.tempered_log_weights, self.final_log_weights)
+            beyond = [is_beyond(weighed.own_log_weights, log_weights) for log_weights in both]
             own = (set_apart(explored, explored.log_prob), thinned(self.log_prob, MAX_WEIGHED))  # says how chains mix
             out = disagreement(*[np.stack(pair, axis=-1) for pair in zip(beyond, own, strict=True)], alpha=ALPHA)
             is_settled = explored.r_hat <= MAX_EXPLORED_R_HAT

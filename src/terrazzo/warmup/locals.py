@@ -16,6 +16,7 @@ LINEAR_ALGEBRA = re.compile(r"= (cholesky|triangular_solve|lu|eigh|qr|geqrf|hous
 SAFE_FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 SLICE_FROM = 65  # values a coordinate may take before redrawing it by evaluating all of them is too dear
 LARGEST_COVARIANCE = 512  # coordinates whose covariance integer Metropolis can learn
+RUNNING_SWEEPS = 4  # a step with running conditionals: the tables cost more than the changes
 MAX_COLOURS_SHARE = 0.25  # a colouring pays if it has far fewer colours than there are coordinates
 
 
@@ -44,11 +45,15 @@ def _gibbs(target: Target) -> Local:
         prepare = REGISTRY["coloured_gibbs"].prepare
         assert prepare is not None
         return Local("coloured_gibbs", prepare(target), 1)
+    if target.running is not None:
+        return Local("systematic_gibbs", {"num_sweeps": RUNNING_SWEEPS}, 1)
     return Local("gibbs", {}, d)
 
 
 def exploring_kernel(target: Target) -> tuple[str, dict[str, Any], int]:
     """The kernel inside the ladder, its options, and its steps between swaps."""
+    if target.running is not None:  # hot replicas change half of the sites that they redraw
+        return "gibbs", {"num_updates": max(2, target.space.num_dims // 4)}, 1
     local = _gibbs(target)
     return local.name, local.options, max(1, local.moves // 4)
 

@@ -11,12 +11,16 @@ STUCK = 0.5  # of what tells chains apart is left after half of a trial: the res
 def least_ess(theta: np.ndarray, log_prob: np.ndarray, *, is_centred: bool = False) -> float:
     """The least ESS of log pi and of the coordinates that moved, but for the worst 5 % of them; (chain, draw, ...).
 
+    Chains that all sit in one configuration agree as well as chains can: every draw counts.
+
     Args:
         theta: Draws, (chain, draw, dim).
         log_prob: Their log pi, (chain, draw).
         is_centred: Whether each chain's own mean is taken off first: how fast chains move where they are.
     """
     series = np.concatenate([theta.astype(float), log_prob[..., None].astype(float)], axis=-1)
+    if np.ptp(series[..., :-1], axis=(0, 1)).max() == 0:
+        return float(log_prob.size)
     if is_centred:
         series = series - series.mean(axis=1, keepdims=True)
     moving = np.ptp(series, axis=(0, 1)) > 0
