@@ -84,9 +84,9 @@ def blackbox(fn: Callable, *, vectorized: bool = False) -> BlackBox:
 def after(earlier: Float[Array, ""], theta: Int[Array, " dim"]) -> Int[Array, " dim"]:
     """The configuration, but not before a log-probability is known.
 
-    XLA may run what does not depend on each other at the same time, and on a CPU two batches of linear algebra then wait
-    for each other's threads for ever (jaxlib 0.10, a Cholesky factor in each). `log_prob` is never NaN, but the compiler
-    does not know that.
+    XLA may run what does not depend on each other at the same time, and on a CPU two batches of linear algebra then
+    wait for each other's threads for ever (jaxlib 0.10, a Cholesky factor in each). `log_prob` is never NaN, but the
+    compiler does not know that.
     """
     return jnp.where(jnp.isnan(earlier), 0, theta)
 

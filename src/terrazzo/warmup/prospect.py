@@ -6,10 +6,10 @@ Held-out draws of both sides give the Jeffreys divergence of the transport q fro
 
 If log weights were normal with variance s^2, each part would be s^2 / 2, so J = s^2, and an independence move would be
 accepted with probability erfc(sqrt(J) / 2). In truth a few draws far out make about half of J (on Iris, at J = 7.1,
-0.157 of the moves were accepted, where normal weights have 0.059), so that J / 2 describes the bulk: 0.62 at J = 1, 0.26
-at 5, 0.012 at 25, 6e-7 at 100. Along training J falls about as a power of the steps. So a few checks foretell, with some
-optimism, the acceptance that the last step would reach, and with the cost of a draw the effective draws a second that
-jumps could be worth: at most
+0.157 of the moves were accepted, where normal weights have 0.059), so that J / 2 describes the bulk: 0.62 at J = 1,
+0.26 at 5, 0.012 at 25, 6e-7 at 100. Along training J falls about as a power of the steps. So a few checks foretell,
+with some optimism, the acceptance that the last step would reach, and with the cost of a draw the effective draws a
+second that jumps could be worth: at most
 
     acceptance * batch size / seconds of a training step,
 
