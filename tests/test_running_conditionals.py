@@ -11,6 +11,7 @@ import terrazzo as tz
 from small_targets import small_target
 from terrazzo import problems
 from terrazzo.conditionals import condition
+from terrazzo.errors import TargetError
 from terrazzo.samplers.gibbs import gibbs
 from terrazzo.samplers.ratios import moves_of, neighbour_log_probs
 from terrazzo.targets import AbstractRunningConditionals
@@ -105,6 +106,22 @@ def test_tables_that_are_not_kept_up_are_seen():
     starts = target.possible_starts(jax.random.key(2), NUM_CHAINS)
     ends = [jax.jit(jax.vmap(lambda k, x, s=s: s.step(k, s.init(x))[0].position))(keys, starts) for s in (stale, plain)]
     assert (np.asarray(ends[0]) != np.asarray(ends[1])).any()
+
+
+@pytest.mark.parametrize(
+    ("running", "message"),
+    [
+        (lambda target: Recomputed(target, is_stale=True), "after a change of one site.*check moved"),
+        (lambda target: Recomputed(target.tempered(0.5)), "from the start.*check start and logits"),
+    ],
+)
+def test_wrong_tables_are_found_before_anything_long_starts(running, message):
+    """A target is probed when it is built."""
+    target = small_target("mixed")
+    right = tz.Target(target.log_prob_fn, target.space, running_conditionals=Recomputed(target))
+    assert right.running is not None
+    with pytest.raises(TargetError, match="(?s)running_conditionals.*" + message):
+        tz.Target(target.log_prob_fn, target.space, running_conditionals=running(target))
 
 
 def test_neighbours_are_those_of_log_prob():

@@ -489,6 +489,12 @@ def test_starts_weights_and_evidence():
     assert start_r_hat(x, is_first) < 1.01
     assert start_r_hat(x + 2.0 * is_first[:, None, None], is_first) > 1.2
     assert np.isnan(start_r_hat(x, np.ones(4, bool)))
+    rare = np.zeros((16, 100, 2))
+    rare[3, 40:44] = 1.0  # one chain stays four draws at a value that has a mass of 1e-5
+    assert disagreement(rare, np.zeros((128, 500, 2))).z == 0.0
+    rare[5:9, :40] = 1.0  # several do
+    other = disagreement(rare, np.zeros((128, 500, 2)))
+    assert other.z > other.limit
     same = disagreement(np.full((8, 11, 1), 1406.9317), np.full((16, 500, 1), 1406.9317 + 1e-7))
     assert same.z == 0.0  # one configuration, whose log pi two compiled functions round in two ways
     assert share_beyond(np.zeros(10), np.full((4, 100), 1e-3)) == (0.0, 0.0)

@@ -14,6 +14,7 @@ from terrazzo.spaces import Space as Space
 from terrazzo.spaces import binary as binary
 from terrazzo.spaces import categorical as categorical
 from terrazzo.spaces import integers as integers
+from terrazzo.targets import AbstractRunningConditionals as AbstractRunningConditionals
 from terrazzo.targets import Target as Target
 from terrazzo.targets import blackbox as blackbox
 from terrazzo.training import fit as fit

@@ -22,6 +22,7 @@ from terrazzo.spaces import Space, as_space
 
 NUM_PROBES = 6
 MAX_REDRAWS = 100
+RUNNING_TOLERANCE = 0.01  # of a difference of log pi, or nats where it is below one: float32 is no better far from 0
 
 
 class BlackBox:
@@ -173,6 +174,8 @@ class Target(eqx.Module):
         if probe:
             _probe_values(self)
             self.has_gradient = _probe_gradient(self)
+            if running_conditionals is not None:
+                _probe_running(self)
 
     @property
     def is_blackbox(self) -> bool:
@@ -437,6 +440,53 @@ def _probe_gradient(target: Target) -> bool:
     is_same = np.allclose(values[possible], exact[possible], rtol=1e-3, atol=1e-3)
     finite = np.isfinite(gradients).all(axis=1) & possible
     return bool(is_same and finite.any() and np.abs(gradients[finite]).max() > 0)
+
+
+def _probe_running(target: Target) -> None:
+    """Whether running conditionals are those of log pi, at a configuration and after a change of one site."""
+    running, space = target.running, target.space
+    assert running is not None
+    sites = jnp.asarray(np.unique(np.linspace(0, space.num_dims - 1, NUM_PROBES).astype(np.int32)))
+    shape = (space.num_dims, space.max_size)
+
+    @jax.jit
+    def compared(theta: Array) -> tuple[Array, Array]:
+        tables, i = running.start(theta), sites[0]
+        new = (theta[i] + 1) % jnp.asarray(space.sizes, theta.dtype)[i]
+        moved = theta.at[i].set(new)
+        ours = []
+        for kept, at in ((tables, theta), (running.moved(tables, theta, i, new), moved)):
+            logits = running.logits(kept, at)
+            if logits.shape != shape:
+                raise TargetError("running_conditionals", f"have logits of shape {logits.shape}", f"{shape} is wanted")
+            ours.append(logits[sites] - jnp.take_along_axis(logits[sites], at[sites][:, None], axis=1))
+        one = lambda at: target.log_prob(at)
+        both = jnp.stack([theta, moved])
+        values = jnp.arange(space.max_size, dtype=theta.dtype)
+        near = jax.vmap(lambda at: jax.vmap(lambda s: jax.vmap(lambda k: at.at[s].set(k))(values))(sites))(both)
+        exact = jax.lax.map(one, near.reshape(-1, space.num_dims)).reshape(near.shape[:-1])
+        return jnp.stack(ours), exact - jax.lax.map(one, both)[:, None, None]
+
+    try:
+        ours, exact = (np.asarray(x, float) for x in compared(jnp.asarray(_probe_points(space)[2])))
+    except TargetError:
+        raise
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise TargetError(
+            "running_conditionals", f"raised {type(error).__name__}: {text}", "call start, logits and moved by hand"
+        ) from None
+    is_value = np.arange(space.max_size) < space.sizes[np.asarray(sites)][:, None]
+    with np.errstate(invalid="ignore"):
+        gaps = np.where(np.isfinite(exact) & is_value, np.abs(ours - exact) / np.maximum(1.0, np.abs(exact)), 0.0)
+    worst = np.unravel_index(np.nanargmax(np.where(np.isnan(gaps), np.inf, gaps)), gaps.shape)
+    if not gaps[worst] <= RUNNING_TOLERANCE:
+        when = "after a change of one site" if worst[0] else "from the start"
+        raise TargetError(
+            "running_conditionals",
+            f"differ from log_prob at site {int(sites[worst[1]])}, {when}: {ours[worst]:.6g} for {exact[worst]:.6g}",
+            "check start and logits" if not worst[0] else "check moved",
+        )
 
 
 def _checked_colours(colours: Any, space: Space) -> tuple[int, ...]:

@@ -60,7 +60,9 @@ def disagreement(first: Any, second: Any, *, alpha: float = 1e-3) -> Disagreemen
 
     where n are effective sample sizes over all chains (a set whose own chains disagree claims little) and v_f is the
     variance about the common mean, as in a score test: a rare value that one set has seen a few times and the other
-    never is then no alarm. z is compared with a Student quantile whose degrees of freedom are the smaller n less one.
+    never is then no alarm. Nor is a difference that one chain makes alone (a rare value that it stayed at): the least
+    difference counts that is left when any one chain is taken away. z is compared with a Student quantile whose
+    degrees of freedom are the smaller n less one.
 
     Args:
         first: Draws, (chain, draw, feature).
@@ -78,13 +80,21 @@ def disagreement(first: Any, second: Any, *, alpha: float = 1e-3) -> Disagreemen
     squares = np.stack([(a**2).mean(axis=(0, 1)), (b**2).mean(axis=(0, 1))])
     shares = sizes / sizes.sum(axis=0)
     variance = np.maximum((shares * squares).sum(axis=0) - (shares * means).sum(axis=0) ** 2, 0.0)
-    gap = np.abs(means[0] - means[1])
+    gap = np.minimum(_least_gap(a, means[1]), _least_gap(b, means[0]))
     gap = np.where(gap <= ROUNDING * np.abs(means).max(axis=0), 0.0, gap)
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(gap == 0, 0.0, gap / np.sqrt(variance * (1 / sizes).sum(axis=0)))
     limits = stats.t.isf(alpha / 2 / len(gap), np.maximum(sizes.min(axis=0) - 1.0, 1.0))
     worst = int(np.argmax(z / limits))
     return Disagreement(float(z[worst]), float(limits[worst]), worst)
+
+
+def _least_gap(draws: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The least |mean - other| of each feature, over all draws and over those of all chains but one."""
+    chains = draws.mean(axis=1)
+    mean, num = chains.mean(axis=0), len(chains)
+    without = (num * mean - chains) / (num - 1) if num > 1 else mean[None]
+    return np.minimum(np.abs(mean - other), np.abs(without - other).min(axis=0))
 
 
 def _effective_sizes(draws: np.ndarray) -> np.ndarray:
