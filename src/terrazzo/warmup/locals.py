@@ -45,7 +45,7 @@ def _gibbs(target: Target) -> Local:
         assert prepare is not None
         return Local("coloured_gibbs", prepare(target), 1)
     if target.running is not None:
-        return Local("systematic_gibbs", {}, 4)  # and 1, if it did best: see the trial
+        return Local("systematic_gibbs", {}, 1)
     return Local("gibbs", {}, d)
 
 
