@@ -148,15 +148,16 @@ def hybrid(
         rate, is_accepted = as_float(0.0), jnp.asarray(False)
         if jump is not None:
             state, rate, is_accepted = jump.move(jump_key, state, proposal)
-        inner = local_sampler.init(state.position, start_key)
+        is_plain = isinstance(jax.eval_shape(local_sampler.init, state.position, start_key), State)
+        inner = state if is_plain else local_sampler.init(state.position, start_key)
 
         def walk(i: Int[Array, ""], carry: Any) -> Any:
             inner, acceptance, evaluations = carry
             inner, info = local_sampler.step(jax.random.fold_in(walk_key, i), inner)
             return inner, acceptance + as_float(info.acceptance_rate), evaluations + info.num_evaluations
 
-        # One evaluation for the proposal, and one to start the local sampler.
-        start = (inner, as_float(rate), jnp.asarray(num_global + 1, jnp.int32))
+        # One evaluation for the proposal, and one to start a local sampler that holds more than theta and log pi.
+        start = (inner, as_float(rate), jnp.asarray(num_global + (0 if is_plain else 1), jnp.int32))
         inner, acceptance, evaluations = jax.lax.fori_loop(0, count, walk, start)
         num_moves = jnp.maximum(num_global + count, 1).astype(acceptance.dtype)
         info = HybridInfo(acceptance / num_moves, is_accepted, evaluations, as_float(rate))
