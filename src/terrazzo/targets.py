@@ -98,6 +98,21 @@ class AbstractRunningConditionals(eqx.Module):
     For targets where a configuration is dear to evaluate but the effect of changing one site follows from what is known
     of the others: a factorised matrix, local fields, counts. Sweeps then cost one `start` and as many `moved` as sites
     really change.
+
+    >>> import jax.numpy as jnp, terrazzo as tz
+    >>> class Count(tz.AbstractRunningConditionals):  # log pi = -n^2 / 2 with n the number of ones
+    ...     def start(self, theta):
+    ...         return theta.sum()
+    ...
+    ...     def logits(self, tables, theta):
+    ...         others = tables - theta
+    ...         return -0.5 * jnp.stack([others**2, (others + 1) ** 2], axis=1)
+    ...
+    ...     def moved(self, tables, theta, i, value):
+    ...         return tables + value - theta[i]
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum() ** 2, tz.binary(4), running_conditionals=Count())
+    >>> target.all_site_logits(jnp.array([1, 0, 0, 1]))[0].tolist()
+    [-0.5, -2.0]
     """
 
     @abstractmethod
