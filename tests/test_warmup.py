@@ -501,6 +501,8 @@ def test_starts_weights_and_evidence():
     share, error = share_beyond(np.zeros(10), np.where(rng.random((4, 100)) < 0.5, 1.0, -1.0))
     assert 0.3 < share < 0.7
     assert error > 0
+    assert agreement.is_possible(LogZ(1404.9, 0.9, 1.0, 0.0), 1406.93)
+    assert not agreement.is_possible(LogZ(4396.4, 13.2, 1.0, 0.0), 4500.7)  # Z is at least pi of any configuration
     nan = float("nan")
     assert np.isnan(evidence_gap(LogZ(0.0, nan, 1.0, 0.0), LogZ(0.0, 0.1, 1.0, 0.0)))
     sharp, wide = LogZ(1.0, 0.001, 5.0, 2.0), LogZ(1.1, 0.1, nan, nan)

@@ -18,7 +18,7 @@ from jaxtyping import Array
 
 from terrazzo.checks import POINT_MASS, Check
 from terrazzo.diagnostics import LogZ, bridge_log_z
-from terrazzo.diagnostics.coverage import disagreement, evidence_gap, is_beyond, share_beyond, start_r_hat
+from terrazzo.diagnostics.coverage import MARGIN, disagreement, evidence_gap, is_beyond, share_beyond, start_r_hat
 from terrazzo.targets import Target
 from terrazzo.transports import posterior_log_weights
 from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, set_apart, thinned
@@ -62,14 +62,19 @@ class Agreement:
         return (*self._starts(), *self._draws(), *self._weights(), *self._evidence())
 
     def estimates(self) -> dict[str, LogZ]:
-        """log Z by each way there is: "importance", "bridge", "tempering"."""
+        """log Z by each way there is: "importance", "bridge", "tempering".
+
+        Z is at least pi of any configuration: tempering whose estimate is below that by more than its error allows has
+        had too few rounds, and gives none.
+        """
         found: dict[str, LogZ] = {}
         if self.plan.weighed is not None:
             found["importance"] = self.plan.weighed.evidence
             if self.final_log_weights is not None and self.final_log_weights.shape[1] >= 4:
                 found["bridge"] = bridge_log_z(self.plan.weighed.own_log_weights, self.final_log_weights)
-        if self.plan.explored.evidence is not None:
-            found["tempering"] = self.plan.explored.evidence
+        tempered = self.plan.explored.evidence
+        if tempered is not None and is_possible(tempered, float(self.log_prob.max())):
+            found["tempering"] = tempered
         return {name: value for name, value in found.items() if np.isfinite(value.log_z)}
 
     # ---- the four
@@ -129,6 +134,12 @@ class Agreement:
             label = f"log Z, {name} against tempering (s.e.)"
             passed = gap <= MAX_EVIDENCE_GAP or is_close
             yield Check(label, gap, MAX_EVIDENCE_GAP, passed, LOST, self.plan.uses_transport and has_error)
+
+
+def is_possible(estimate: LogZ, largest: float) -> bool:
+    """Whether log Z may be as large as the largest log pi that was seen."""
+    error = estimate.standard_error if np.isfinite(estimate.standard_error) else np.inf
+    return bool(estimate.log_z + MAX_EVIDENCE_GAP * error >= largest - MARGIN)
 
 
 def best_estimate(estimates: dict[str, LogZ]) -> LogZ | None:
