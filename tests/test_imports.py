@@ -17,6 +17,7 @@ ORDER = [
     {"summaries"},
     {"checks"},
     {"results"},
+    {"running_conditionals"},
     {"targets"},
     {"interactions"},
     {"problems"},

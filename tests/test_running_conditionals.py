@@ -12,9 +12,9 @@ from small_targets import small_target
 from terrazzo import problems
 from terrazzo.conditionals import condition
 from terrazzo.errors import TargetError
+from terrazzo.running_conditionals import AbstractRunningConditionals
 from terrazzo.samplers.gibbs import gibbs
 from terrazzo.samplers.ratios import moves_of, neighbour_log_probs
-from terrazzo.targets import AbstractRunningConditionals
 from terrazzo.warmup.locals import candidates, exploring_kernel
 
 NUM_CHAINS = 64

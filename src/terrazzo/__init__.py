@@ -8,13 +8,13 @@ from terrazzo.conditionals import sample_conditional as sample_conditional
 from terrazzo.inference import sample as sample
 from terrazzo.optimisation import maximize as maximize
 from terrazzo.results import Result as Result
+from terrazzo.running_conditionals import AbstractRunningConditionals as AbstractRunningConditionals
 from terrazzo.samplers import run_tempering as run_tempering
 from terrazzo.samplers import smc as smc
 from terrazzo.spaces import Space as Space
 from terrazzo.spaces import binary as binary
 from terrazzo.spaces import categorical as categorical
 from terrazzo.spaces import integers as integers
-from terrazzo.targets import AbstractRunningConditionals as AbstractRunningConditionals
 from terrazzo.targets import Target as Target
 from terrazzo.targets import blackbox as blackbox
 from terrazzo.training import fit as fit

@@ -22,8 +22,9 @@ from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.errors import OptionError, SpaceError, TransportError
 from terrazzo.inference import sample
 from terrazzo.results import Result
+from terrazzo.running_conditionals import AbstractRunningConditionals
 from terrazzo.spaces import Space, Variable
-from terrazzo.targets import AbstractRunningConditionals, BlackBox, Target
+from terrazzo.targets import BlackBox, Target
 from terrazzo.transports import AbstractTransport, sample_transport
 from terrazzo.transports.clamped import ClampedTransport, clamp_transport, is_clampable, is_prefix
 

@@ -5,7 +5,6 @@ about it: whether it can be differentiated at real theta, its cheap conditionals
 JAX hides mistakes (NaN, vector-valued functions, indices out of range all run), so every target is probed.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +17,11 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.compilation import jit
 from terrazzo.errors import GradientError, StartError, TargetError
+from terrazzo.running_conditionals import AbstractRunningConditionals, check_running
 from terrazzo.spaces import Space, as_space
 
 NUM_PROBES = 6
 MAX_REDRAWS = 100
-RUNNING_TOLERANCE = 0.01  # of a difference of log pi, or nats where it is below one: float32 is no better far from 0
 
 
 class BlackBox:
@@ -92,42 +91,6 @@ def after(earlier: Float[Array, ""], theta: Int[Array, " dim"]) -> Int[Array, " 
     return jnp.where(jnp.isnan(earlier), 0, theta)
 
 
-class AbstractRunningConditionals(eqx.Module):
-    """All conditionals of one configuration, in tables that are kept up while single sites change.
-
-    For targets where a configuration is dear to evaluate but the effect of changing one site follows from what is known
-    of the others: a factorised matrix, local fields, counts. Sweeps then cost one `start` and as many `moved` as sites
-    really change.
-
-    >>> import jax.numpy as jnp, terrazzo as tz
-    >>> class Count(tz.AbstractRunningConditionals):  # log pi = -n^2 / 2 with n the number of ones
-    ...     def start(self, theta):
-    ...         return theta.sum()
-    ...
-    ...     def logits(self, tables, theta):
-    ...         others = tables - theta
-    ...         return -0.5 * jnp.stack([others**2, (others + 1) ** 2], axis=1)
-    ...
-    ...     def moved(self, tables, theta, i, value):
-    ...         return tables + value - theta[i]
-    >>> target = tz.Target(lambda theta: -0.5 * theta.sum() ** 2, tz.binary(4), running_conditionals=Count())
-    >>> target.all_site_logits(jnp.array([1, 0, 0, 1]))[0].tolist()
-    [-0.5, -2.0]
-    """
-
-    @abstractmethod
-    def start(self, theta: Int[Array, " dim"]) -> Any:
-        """The tables of a configuration (any pytree), from scratch."""
-
-    @abstractmethod
-    def logits(self, tables: Any, theta: Int[Array, " dim"]) -> Float[Array, "dim max_size"]:
-        """For every site i, log pi with theta_i set to 0..K_max-1, up to a constant of the row."""
-
-    @abstractmethod
-    def moved(self, tables: Any, theta: Int[Array, " dim"], i: Int[Array, ""], value: Int[Array, ""]) -> Any:
-        """The tables after theta_i has become `value`, another one than in `theta`."""
-
-
 class Target(eqx.Module):
     """An unnormalised log-probability on a `Space`.
 
@@ -190,7 +153,7 @@ class Target(eqx.Module):
             _probe_values(self)
             self.has_gradient = _probe_gradient(self)
             if running_conditionals is not None:
-                _probe_running(self)
+                check_running(running_conditionals, self.log_prob, self.space, _probe_points(self.space)[2])
 
     @property
     def is_blackbox(self) -> bool:
@@ -455,53 +418,6 @@ def _probe_gradient(target: Target) -> bool:
     is_same = np.allclose(values[possible], exact[possible], rtol=1e-3, atol=1e-3)
     finite = np.isfinite(gradients).all(axis=1) & possible
     return bool(is_same and finite.any() and np.abs(gradients[finite]).max() > 0)
-
-
-def _probe_running(target: Target) -> None:
-    """Whether running conditionals are those of log pi, at a configuration and after a change of one site."""
-    running, space = target.running, target.space
-    assert running is not None
-    sites = jnp.asarray(np.unique(np.linspace(0, space.num_dims - 1, NUM_PROBES).astype(np.int32)))
-    shape = (space.num_dims, space.max_size)
-
-    @jax.jit
-    def compared(theta: Array) -> tuple[Array, Array]:
-        tables, i = running.start(theta), sites[0]
-        new = (theta[i] + 1) % jnp.asarray(space.sizes, theta.dtype)[i]
-        moved = theta.at[i].set(new)
-        ours = []
-        for kept, at in ((tables, theta), (running.moved(tables, theta, i, new), moved)):
-            logits = running.logits(kept, at)
-            if logits.shape != shape:
-                raise TargetError("running_conditionals", f"have logits of shape {logits.shape}", f"{shape} is wanted")
-            ours.append(logits[sites] - jnp.take_along_axis(logits[sites], at[sites][:, None], axis=1))
-        one = lambda at: target.log_prob(at)
-        both = jnp.stack([theta, moved])
-        values = jnp.arange(space.max_size, dtype=theta.dtype)
-        near = jax.vmap(lambda at: jax.vmap(lambda s: jax.vmap(lambda k: at.at[s].set(k))(values))(sites))(both)
-        exact = jax.lax.map(one, near.reshape(-1, space.num_dims)).reshape(near.shape[:-1])
-        return jnp.stack(ours), exact - jax.lax.map(one, both)[:, None, None]
-
-    try:
-        ours, exact = (np.asarray(x, float) for x in compared(jnp.asarray(_probe_points(space)[2])))
-    except TargetError:
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise TargetError(
-            "running_conditionals", f"raised {type(error).__name__}: {text}", "call start, logits and moved by hand"
-        ) from None
-    is_value = np.arange(space.max_size) < space.sizes[np.asarray(sites)][:, None]
-    with np.errstate(invalid="ignore"):
-        gaps = np.where(np.isfinite(exact) & is_value, np.abs(ours - exact) / np.maximum(1.0, np.abs(exact)), 0.0)
-    worst = np.unravel_index(np.nanargmax(np.where(np.isnan(gaps), np.inf, gaps)), gaps.shape)
-    if not gaps[worst] <= RUNNING_TOLERANCE:
-        when = "after a change of one site" if worst[0] else "from the start"
-        raise TargetError(
-            "running_conditionals",
-            f"differ from log_prob at site {int(sites[worst[1]])}, {when}: {ours[worst]:.6g} for {exact[worst]:.6g}",
-            "check start and logits" if not worst[0] else "check moved",
-        )
 
 
 def _checked_colours(colours: Any, space: Space) -> tuple[int, ...]:

@@ -27,8 +27,9 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.problems.base import Problem
+from terrazzo.running_conditionals import AbstractRunningConditionals
 from terrazzo.spaces import binary
-from terrazzo.targets import AbstractRunningConditionals, Target
+from terrazzo.targets import Target
 
 LEAST_RESIDUAL = 1e-12  # of y'y: what cancellation leaves of a perfect fit
 

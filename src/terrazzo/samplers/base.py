@@ -85,6 +85,11 @@ class SamplerSpec(NamedTuple):
     prepare: Callable[..., dict[str, Any]] | None = None
 
 
+def starts_plainly(algorithm: SamplingAlgorithm, position: Array, rng_key: Any) -> bool:
+    """Whether the sampler's state is theta and log pi alone: where these are known, it starts without an evaluation."""
+    return isinstance(jax.eval_shape(algorithm.init, position, rng_key), State)
+
+
 def as_float(value: Any) -> Array:
     """A scalar of the default float type."""
     return jnp.asarray(value, jnp.result_type(float))

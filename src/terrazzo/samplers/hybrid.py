@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError
 from terrazzo.samplers import latent
-from terrazzo.samplers.base import SamplingAlgorithm, State, as_float, select
+from terrazzo.samplers.base import SamplingAlgorithm, State, as_float, select, starts_plainly
 from terrazzo.samplers.gibbs import positive_int
 from terrazzo.samplers.tempering import resolve_kernel
 from terrazzo.targets import Target
@@ -148,7 +148,7 @@ def hybrid(
         rate, is_accepted = as_float(0.0), jnp.asarray(False)
         if jump is not None:
             state, rate, is_accepted = jump.move(jump_key, state, proposal)
-        is_plain = isinstance(jax.eval_shape(local_sampler.init, state.position, start_key), State)
+        is_plain = starts_plainly(local_sampler, state.position, start_key)
         inner = state if is_plain else local_sampler.init(state.position, start_key)
 
         def walk(i: Int[Array, ""], carry: Any) -> Any:

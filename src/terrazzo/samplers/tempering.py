@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError
 from terrazzo.samplers import randomness
-from terrazzo.samplers.base import SamplingAlgorithm, State, Tuning, as_float
+from terrazzo.samplers.base import SamplingAlgorithm, State, Tuning, as_float, starts_plainly
 from terrazzo.samplers.gibbs import positive_int
 from terrazzo.targets import Target, after
 
@@ -203,7 +203,7 @@ def parallel_tempering(
         def start(beta: Array, theta: Array, key: Array) -> Any:
             return kernel_at(beta).init(theta, key)
 
-        if isinstance(jax.eval_shape(start, betas[0], positions[0], key), State):
+        if starts_plainly(kernel_at(betas[0]), positions[0], key):
             return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
         return jax.vmap(start)(betas, positions, jax.random.split(key, num_replicas))
 
