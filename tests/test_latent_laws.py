@@ -109,7 +109,7 @@ def test_broken_transports_are_caught(name):
 @pytest.mark.parametrize(("local", "count"), [("gibbs", 2), ("locally_balanced", 1 + 2 * 3)])
 def test_the_hybrid_starts_plain_local_samplers_for_nothing(local, count):
     """Two local moves: their own evaluations, and one more only where the local state holds more than theta, log pi."""
-    target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
+    target = tz.Target(lambda theta: -0.5 * theta.astype(float).sum(), tz.binary(3))
     sampler = samplers.hybrid(target, None, local=local, num_local=2)
     state = sampler.init(jnp.zeros(3, jnp.int32), jax.random.key(0))
     state, info = sampler.step(jax.random.key(1), state)
