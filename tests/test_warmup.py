@@ -18,7 +18,7 @@ from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
 from terrazzo.errors import OptionError, TargetError, TransportError
 from terrazzo.progress import Progress
-from terrazzo.warmup import Budget, agreement, best_estimate, costs, learning, pipeline
+from terrazzo.warmup import Budget, agreement, best_estimate, costs, learning, pipeline, prospect
 from terrazzo.warmup import exploration as exploration_module
 from terrazzo.warmup import trial as trial_module
 from terrazzo.warmup.exploration import BLOCK, FEWEST, FEWEST_KEPT, Explored, deal_rungs, explore
@@ -210,6 +210,28 @@ def test_a_transport_that_cannot_pay_is_given_up(target, monkeypatch):
     assert found.verdict.is_trusted, found.diagnose()
     asked = tz.sample(target, seed=1, **SMALL)  # how to train was said: it is not given up
     assert asked.transport is not None
+
+
+def test_no_transport_is_learned_where_single_local_moves_draw_independently(monkeypatch):
+    """In limited time a jump could only add its cost; without a limit, or where draws depend on each other, it may."""
+    small = tz.problems.variable_selection(6, 2, noise=1.0).target
+    options = {
+        "chains": 8, "draws": 200, "thin": 1, "progress": "off", "max_seconds": 99.0, "exploration": {"max_rounds": 99},
+    }  # fmt: skip
+    found = tz.sample(small, seed=0, **options)
+    assert found.choice.startswith("1 x systematic_gibbs")
+    assert pipeline.NOT_BEGUN in found.choice
+    assert found.transport is None
+    assert "learning from the draws" not in found.provenance["seconds"]
+    assert found.verdict.is_trusted, found.diagnose()
+    learned = []
+    monkeypatch.setattr(
+        pipeline, "learn", lambda *_, **__: learned.append(1) or learning.Learned(None, {}, {"stages": []})
+    )
+    for changed, limit in (({"training": {"num_steps": 4}}, 1.25), ({"max_seconds": None}, 1.25), ({}, 0.5)):
+        monkeypatch.setattr(prospect, "INDEPENDENT", limit)
+        tz.sample(small, seed=0, **options | changed)
+    assert len(learned) == 3
 
 
 def test_the_divergence_foretells_the_acceptance(target, result):

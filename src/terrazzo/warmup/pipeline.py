@@ -24,11 +24,14 @@ from terrazzo.transports import AbstractTransport, posterior_log_weights, sample
 from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.exploration import Explored, explore
 from terrazzo.warmup.learning import learn
+from terrazzo.warmup.prospect import has_nothing_to_bring
 from terrazzo.warmup.trial import Choice, Trial
 
 OWN_DRAWS = 8192
 MAX_WEIGHED = 4096  # tempered draws whose weights are looked at
 ROUNDS, MOST_ROUNDS = 8, 16  # of the hybrid in one compiled step, on an accelerator
+NOT_BEGUN = "no transport was learned, because single local moves already draw independently and time is limited"
+GIVEN_UP = "a transport was given up in training, which foretold that it would be worth less"
 
 
 class Weighed(NamedTuple):
@@ -185,18 +188,21 @@ def make_plan(
         explored = explore(explore_key, target, budget=budget, progress=progress, **exploration)
     description: dict[str, Any] = {"exploration": explored.describe()}
     history: dict[str, np.ndarray] = {}
-    weighed, rival, is_given_up = None, None, False
+    weighed, rival, note = None, None, ""
     if trial is not None:
         rival = trial.try_without(explored, spread_starts(explored, None, num_chains)[0])
+        if may_give_up and transport is not None and has_nothing_to_bring(
+            rival, seconds_left=budget.total_seconds_left
+        ):  # fmt: skip
+            transport, note = None, NOT_BEGUN
     if transport is not None and training is not False:
         settings = dict(training) if isinstance(training, Mapping) else {}
         learned = learn(
             learn_key, transport, target, explored, budget=budget, progress=progress, settings=settings,
             rival=rival if may_give_up else None,
         )  # fmt: skip
-        is_given_up, history = learned.is_given_up, learned.history
-        transport = None if is_given_up else learned.transport
-        description["training"] = learned.summary
+        history, description["training"] = learned.history, learned.summary
+        transport, note = (None, GIVEN_UP) if learned.is_given_up else (learned.transport, "")
     if transport is not None:
         progress.phase("weighing the transport")
         weighed = weigh(weigh_key, transport, target, explored)
@@ -213,7 +219,7 @@ def make_plan(
     elif trial is not None:
         if transport is not None and weighed is not None:
             trial.try_transport(transport, weighed.acceptance)
-        choice: Choice = trial.choice(is_given_up=is_given_up)
+        choice: Choice = trial.choice(note=note)
         name, options, uses = choice.row.sampler, choice.row.options, choice.row.uses_transport
         description["choice"], wanted, rounds = choice.describe(), choice.thin(num_draws), choice.row.rounds
         if name == "hybrid":  # tempering was timed on fewer ladders

@@ -1,4 +1,4 @@
-"""Whether more training of a transport can still pay.
+"""Whether a transport, or more training of it, can pay.
 
 Held-out draws of both sides give the Jeffreys divergence of the transport q from pi, in which log Z cancels:
 
@@ -15,6 +15,9 @@ second that jumps could be worth: at most
 
 because a training step draws a batch too. Where that is below what moves without a transport were measured to be worth,
 and the acceptance too low for the transport to be of use for anything else (evidence, checks), training ends.
+
+Some transports need no check: a step of the hybrid is a jump and at least one local move. It costs more than that move,
+and where that move alone already draws independently it brings nothing. Time that is limited is then not spent on one.
 """
 
 import math
@@ -31,6 +34,7 @@ BULK = 0.5  # of the divergence
 OPTIMISM = 2.0  # the power of the last checks, times this: progress is not even
 MINUTE = 60.0
 USEFUL_ACCEPTANCE = 0.05  # with it, weights give log Z and show lost modes, whatever jumps are worth
+INDEPENDENT = 1.25  # steps a draw: what is left to gain is less than learning costs
 
 
 def expected_acceptance(divergence: float) -> float:
@@ -76,10 +80,24 @@ class Rival(NamedTuple):
     Attributes:
         worth: Effective draws a second of moves without a transport; 0 if no chains have met without one.
         least: Effective draws that jumps must bring in all, or chains cannot meet by them either.
+        gap: Steps between independent draws by one move of the local kernel that jumps would be added to; infinite
+            if it was not tried alone, or its chains have not met.
     """
 
     worth: float
     least: float
+    gap: float = float("inf")
+
+
+def has_nothing_to_bring(rival: Rival, *, seconds_left: float | None) -> bool:
+    """Whether jumps would only cost: in limited time, beside single local moves that already draw independently.
+
+    >>> has_nothing_to_bring(Rival(4000.0, 64.0, 1.0), seconds_left=60.0)
+    True
+    >>> has_nothing_to_bring(Rival(4000.0, 64.0, 1.0), seconds_left=None)
+    False
+    """
+    return seconds_left is not None and rival.gap <= INDEPENDENT
 
 
 def can_pay(

@@ -40,6 +40,8 @@ TRIAL_SECONDS, TRIAL_SHARE = 1.5, 0.008  # for each candidate: at least, and of 
 TIMING_SECONDS = 0.2
 MOST_SECONDS, MOST_THIN = 60.0, 100
 CLEAR = 8.0  # effective draws a chain that end a candidate's trial
+SATURATED = 0.8  # of the records are independent: the stretch was too long to tell how fast chains are
+LONGER_STRETCH, SHORTER_STRETCH = 8.0, 0.125
 RESOLVED = 4.0  # effective draws a chain, below which chains that never met cannot be told from slow ones
 APART, WILL_MEET, MET = 0, 1, 2
 LONGER = 3  # times the seconds of a candidate: the best local moves, where no chains have met
@@ -181,7 +183,8 @@ class Trial:
             self._local_alone(self.local, self.local.moves // 4)
         ranked = [row for row in self.rows if row.agreement and row.label not in self.passed_over]
         worth = max((row.worth for row in ranked), default=0.0)
-        return Rival(worth, RESOLVED * self.num_chains)
+        gap = first.row.gap if first.local.moves == 1 and first.row.agreement == MET else float("inf")
+        return Rival(worth, RESOLVED * self.num_chains, gap)
 
     def _tried(self, local: Local) -> Tried:
         """Tunes a local kernel and tries it alone."""
@@ -208,13 +211,10 @@ class Trial:
         self.phase, self.transport, self.done = "trial", transport, 0
         self._hybrids(self.local, acceptance)
 
-    def choice(self, *, is_given_up: bool) -> Choice:
-        """The best of what was tried, and why; `is_given_up` if there was a transport that could not pay."""
+    def choice(self, *, note: str = "") -> Choice:
+        """The best of what was tried, and why; `note` says what became of a transport that was not tried."""
         best = self._best()
-        reason = self._reason(best)
-        if is_given_up:
-            reason += "; a transport was given up in training, which foretold that it would be worth less"
-        return Choice(best, self.rows, reason)
+        return Choice(best, self.rows, "; ".join(filter(None, (self._reason(best), note))))
 
     @property
     def is_spent(self) -> bool:
@@ -345,7 +345,8 @@ class Trial:
         """Runs a candidate; returns its row and the worth it has where the chains already are (0 if cut short).
 
         A stretch too short for the chains to meet says nothing, and one so long that all records are independent says
-        little: stretches grow, by thinning, until chains have clearly met or the time of a candidate is used up.
+        little: stretches grow, by thinning, until chains have clearly met or the time of a candidate is used up; if the
+        first is long enough for all records to be independent, they shrink until they are not.
         """
         spec = REGISTRY["hybrid"]
         transport = self.transport if uses_transport else None
@@ -356,16 +357,22 @@ class Trial:
         seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
         count = int(np.clip(self.seconds / seconds, FEWEST_RECORDS, NUM_RECORDS))
         most = max(1, int(self.seconds / (count * seconds)))
-        thin, first = max(1, most // 64), 1
+        thin, first, factor = max(1, most // 64), 1, 1.0
         while True:
             states, early = self._draw(spec, problem, states, first, count // 4, thin, label)
             states, rows = self._draw(spec, problem, states, first + count // 4, count, thin, label)
             for part in (early, rows):
                 self.budget.spend_evaluations(self.phase, int(part["num_evaluations"].sum(dtype=np.int64)))
             value = least_ess(rows["theta"], rows["log_prob"])
-            if thin == most or value >= CLEAR * self.num_chains or self.is_spent:
+            if factor != LONGER_STRETCH and thin > 1 and value >= SATURATED * rows["log_prob"].size:
+                factor = SHORTER_STRETCH
+            elif factor == SHORTER_STRETCH or thin == most or value >= CLEAR * self.num_chains:
                 break
-            thin, first = min(8 * thin, most), first + 2 * count  # chains that hardly met: look longer
+            else:  # chains that hardly met
+                factor = LONGER_STRETCH
+            if self.is_spent:
+                break
+            thin, first = int(np.clip(thin * factor, 1, most)), first + 2 * count
         self.done += 1
         centred = least_ess(rows["theta"], rows["log_prob"], is_centred=True)
         time_taken = count * thin * seconds
