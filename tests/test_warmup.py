@@ -280,6 +280,27 @@ def test_chains_that_never_met_rank_last():
     assert sorted([stuck, through, slow, met], key=trial._rank, reverse=True) == ordered
 
 
+def test_in_limited_time_the_most_worth_is_taken():
+    """Without a limit, of two that are nearly as good, the one whose draws are less correlated."""
+    trial = Trial.__new__(Trial)
+    trial.num_chains, trial.passed_over = 8, set()
+    row = lambda worth, gap: Row("", "hybrid", {}, False, 80.0, 1.0, worth, gap, 1.0, MET)
+    trial.rows = [row(100.0, 20.0), row(95.0, 1.0)]
+    trial.budget = Budget(seconds=60.0)
+    assert trial._best().worth == 100.0
+    trial.budget = Budget()
+    assert trial._best().worth == 95.0
+
+
+def test_limited_time_is_not_spent_on_a_transport_for_its_weights_alone():
+    """Jumps that would be accepted, but are worth less than local moves whose chains have met."""
+    checks, costs = [(50, 3.0), (100, 2.0), (200, 1.0)], {"last_step": 400, "batch_size": 128, "step_seconds": 0.1}
+    met, not_met = prospect.Rival(2000.0, 32.0, local_worth=2000.0), prospect.Rival(2000.0, 32.0)
+    assert not prospect.can_pay(checks, met, **costs, seconds_left=100.0)
+    assert prospect.can_pay(checks, met, **costs, seconds_left=None)
+    assert prospect.can_pay(checks, not_met, **costs, seconds_left=100.0)  # tempering alone is worth that much
+
+
 def test_of_local_kernels_that_never_met_the_first_is_taken(monkeypatch):
     """Short trials of slow chains are noise: the order of what did best elsewhere decides, unless far slower."""
     row = lambda label, agreement, worth=1.0: Row(label, "hybrid", {}, False, 8.0, 1.0, worth, 1.0, 1.0, agreement)

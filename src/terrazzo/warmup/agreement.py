@@ -23,7 +23,8 @@ from terrazzo.targets import Target
 from terrazzo.transports import posterior_log_weights
 from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, set_apart, thinned
 
-MAX_COMPARED = 2**24  # numbers; beyond that draws are thinned, which leaves the tempered ones the fewer by far
+# Numbers, and draws of all chains: beyond that draws are thinned, which leaves the tempered ones the fewer by far
+MAX_COMPARED, MAX_DRAWS = 2**24, 2**18
 MAX_START_R_HAT = 1.02
 MAX_EXPLORED_R_HAT = 1.1
 MAX_SHARE_BEYOND = 0.02
@@ -47,8 +48,9 @@ class Agreement:
     """
 
     def __init__(self, key: Array, target: Target, plan: Plan, theta: np.ndarray, log_prob: np.ndarray):
-        most = MAX_COMPARED // theta.shape[-1]
+        most = min(MAX_COMPARED // theta.shape[-1], MAX_DRAWS)
         self.plan, self.theta, self.log_prob = plan, thinned(theta, most), thinned(log_prob, most)
+        self.largest = float(log_prob.max(initial=-np.inf))
         self.final_log_weights = None
         if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= 4:
             part = thinned(self.theta, MAX_WEIGHED)
@@ -73,7 +75,7 @@ class Agreement:
             if self.final_log_weights is not None and self.final_log_weights.shape[1] >= 4:
                 found["bridge"] = bridge_log_z(self.plan.weighed.own_log_weights, self.final_log_weights)
         tempered = self.plan.explored.evidence
-        if tempered is not None and is_possible(tempered, float(self.log_prob.max())):
+        if tempered is not None and is_possible(tempered, self.largest):
             found["tempering"] = tempered
         return {name: value for name, value in found.items() if np.isfinite(value.log_z)}
 

@@ -191,9 +191,8 @@ def make_plan(
     weighed, rival, note = None, None, ""
     if trial is not None:
         rival = trial.try_without(explored, spread_starts(explored, None, num_chains)[0])
-        if may_give_up and transport is not None and has_nothing_to_bring(
-            rival, seconds_left=budget.total_seconds_left
-        ):  # fmt: skip
+        is_needless = has_nothing_to_bring(rival, seconds_left=budget.total_seconds_left)
+        if transport is not None and may_give_up and is_needless:
             transport, note = None, NOT_BEGUN
     if transport is not None and training is not False:
         settings = dict(training) if isinstance(training, Mapping) else {}

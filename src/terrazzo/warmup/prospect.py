@@ -14,7 +14,8 @@ second that jumps could be worth: at most
     acceptance * batch size / seconds of a training step,
 
 because a training step draws a batch too. Where that is below what moves without a transport were measured to be worth,
-and the acceptance too low for the transport to be of use for anything else (evidence, checks), training ends.
+and the acceptance too low for the transport to be of use for anything else (evidence, checks), training ends. In
+limited time it also ends where local moves, whose chains have met, are worth more: such use is then not paid for.
 
 Some transports need no check: a step of the hybrid is a jump and at least one local move. It costs more than that move,
 and where that move alone already draws independently it brings nothing. Time that is limited is then not spent on one.
@@ -80,21 +81,23 @@ class Rival(NamedTuple):
     Attributes:
         worth: Effective draws a second of moves without a transport; 0 if no chains have met without one.
         least: Effective draws that jumps must bring in all, or chains cannot meet by them either.
+        local_worth: The same as `worth`, of local moves alone.
         gap: Steps between independent draws by one move of the local kernel that jumps would be added to; infinite
             if it was not tried alone, or its chains have not met.
     """
 
     worth: float
     least: float
+    local_worth: float = 0.0
     gap: float = float("inf")
 
 
 def has_nothing_to_bring(rival: Rival, *, seconds_left: float | None) -> bool:
     """Whether jumps would only cost: in limited time, beside single local moves that already draw independently.
 
-    >>> has_nothing_to_bring(Rival(4000.0, 64.0, 1.0), seconds_left=60.0)
+    >>> has_nothing_to_bring(Rival(4000.0, 64.0, 4000.0, gap=1.0), seconds_left=60.0)
     True
-    >>> has_nothing_to_bring(Rival(4000.0, 64.0, 1.0), seconds_left=None)
+    >>> has_nothing_to_bring(Rival(4000.0, 64.0, 4000.0, gap=1.0), seconds_left=None)
     False
     """
     return seconds_left is not None and rival.gap <= INDEPENDENT
@@ -125,10 +128,13 @@ def can_pay(
     False
     >>> can_pay([(50, 60.0), (100, 40.0), (200, 20.0)], Rival(worth=10.0, least=32.0), **costs)
     True
+    >>> can_pay([(50, 3.0), (100, 2.0), (200, 1.0)], Rival(2000.0, least=32.0, local_worth=2000.0), **costs)
+    False
     """
     acceptance = expected_acceptance(foretold(checks, last_step))
-    if acceptance >= USEFUL_ACCEPTANCE:
-        return True
     now = MINUTE if seconds_left is None else seconds_left
     after = now if seconds_left is None else max(now - (last_step - checks[-1][0]) * step_seconds, 0.0)
-    return acceptance * batch_size / step_seconds * after > max(rival.worth * now, rival.least)
+    draws = acceptance * batch_size / step_seconds * after
+    if acceptance >= USEFUL_ACCEPTANCE:
+        return seconds_left is None or draws > rival.local_worth * now
+    return draws > max(rival.worth * now, rival.least)

@@ -183,8 +183,9 @@ class Trial:
             self._local_alone(self.local, self.local.moves // 4)
         ranked = [row for row in self.rows if row.agreement and row.label not in self.passed_over]
         worth = max((row.worth for row in ranked), default=0.0)
+        local = max((row.worth for row in ranked if row.sampler == "hybrid" and row.agreement == MET), default=0.0)
         gap = first.row.gap if first.local.moves == 1 and first.row.agreement == MET else float("inf")
-        return Rival(worth, RESOLVED * self.num_chains, gap)
+        return Rival(worth, RESOLVED * self.num_chains, local, gap)
 
     def _tried(self, local: Local) -> Tried:
         """Tunes a local kernel and tries it alone."""
@@ -225,8 +226,10 @@ class Trial:
         return ess >= RESOLVED * self.num_chains
 
     def _best(self) -> Row:
-        """The most worth; among those nearly as good, the one whose kept draws are least correlated."""
+        """The most worth; without a time limit, of those nearly as good the one whose draws are least correlated."""
         first = max(self.rows, key=self._rank)
+        if self.budget.seconds is not None:
+            return first
         nearly = [r for r in self.rows if self._rank(r) >= (self._rank(first)[0], NEARLY * first.worth)]
         return min(nearly, key=lambda r: r.gap * r.rounds)
 
