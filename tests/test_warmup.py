@@ -280,6 +280,16 @@ def test_chains_that_never_met_rank_last():
     assert sorted([stuck, through, slow, met], key=trial._rank, reverse=True) == ordered
 
 
+def test_compilation_is_not_counted_as_the_trial():
+    """On one core the loops are not compiled beforehand; candidates must not lose their time to that."""
+    trial = Trial.__new__(Trial)
+    trial.budget = Budget(seconds=60.0)
+    trial._draw = lambda *_: (time.sleep(0.1), {})
+    left = trial.budget.seconds_left("local trial")
+    trial._first_step(None, None, None, "")
+    assert trial.budget.seconds_left("local trial") > left - 0.05
+
+
 def test_in_limited_time_the_most_worth_is_taken():
     """Without a limit, of two that are nearly as good, the one whose draws are less correlated."""
     trial = Trial.__new__(Trial)

@@ -2,10 +2,10 @@
 
 Warm-up takes at most 0.4 of the whole: exploration 0.12 (its adaptation the first half), the trial of local moves 0.05,
 training 0.18, the trial of the transport 0.05. In longer runs exploration takes less: 8 seconds, or 0.03, on a CPU, 20
-seconds, or 0.08, on an accelerator. What comes before it and the time in which it compiles are not counted as its own.
-A phase may use what earlier phases left over, and drawing gets the rest. Budgets in evaluations keep a run
-reproducible; budgets in seconds do not, because what fits into a second differs from run to run, and the result says
-what was done.
+seconds, or 0.08, on an accelerator. What comes before it, and the time in which it and the trials compile, are not
+counted as theirs. A phase may use what earlier phases left over, and drawing gets the rest. Budgets in evaluations keep
+a run reproducible; budgets in seconds do not, because what fits into a second differs from run to run, and the result
+says what was done.
 """
 
 import time

@@ -260,6 +260,8 @@ class Trial:
             count = min(chunk, local.tuning_steps - done)
             tick = time.perf_counter()
             states, state, rate = self._tuning_steps(spec, problem, done, count, states, state)
+            if done == 0:  # compiled
+                self.budget.excuse(time.perf_counter() - tick)
             self.progress.update(self.done, tuning=local.name, acceptance=float(rate))
             chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
             done += count
@@ -280,7 +282,7 @@ class Trial:
         problem = running.Problem(self.target, None, options)
         states = running.start(self.mesh, spec, problem, {}, self.init_key, self.starts)
         label = self._label(local, 1)
-        states = self._draw(spec, problem, states, 0, 1, 1, label)[0]  # compiles
+        states = self._first_step(spec, problem, states, label)
         key = cost_key(self.target, label, None, self.num_chains)
         seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
         return local._replace(moves=int(np.clip(self.seconds / (2 * FEWEST_RECORDS * seconds), 1, local.moves)))
@@ -356,7 +358,7 @@ class Trial:
         problem = running.Problem(self.target, transport, options)
         states = running.start(self.mesh, spec, problem, {}, self.init_key, self.starts)
         key = cost_key(self.target, label, transport, self.num_chains, self.rounds)
-        states = self._draw(spec, problem, states, 0, 1, 1, label)[0]  # compiles
+        states = self._first_step(spec, problem, states, label)
         seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
         count = int(np.clip(self.seconds / seconds, FEWEST_RECORDS, NUM_RECORDS))
         most = max(1, int(self.seconds / (count * seconds)))
@@ -393,6 +395,13 @@ class Trial:
         self.rows = [r for r in self.rows if r.label != label] + [row]  # a second, longer look replaces the first
         self.progress.update(self.done, candidate=label, ess_per_second=row.worth)
         return row, centred / time_taken
+
+    def _first_step(self, spec: SamplerSpec, problem: running.Problem, states: Any, label: str) -> Any:
+        """One step, which compiles: seconds that are not the trial's own."""
+        tick = time.perf_counter()
+        states, _ = self._draw(spec, problem, states, 0, 1, 1, label)
+        self.budget.excuse(time.perf_counter() - tick)
+        return states
 
     def _draw(
         self, spec: SamplerSpec, problem: running.Problem, states: Any, first: int, count: int, thin: int, label: str
