@@ -17,10 +17,10 @@ demo: $(STAMP)  ## the paper's first experiment, with a picture, in about a minu
 
 test: export TERRAZZO_CACHE := off
 test: $(STAMP) lint  ## the test suite
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/test_[a-h]*.py  # in parts: compiled code fills a process
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/test_[i-s]*.py
-	$(BIN)/python -m pytest -n 2 --dist loadgroup tests/test_[t-z]*.py
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-modules src/terrazzo  # as users run: float32, no type checks
+	$(BIN)/python -m pytest -n 2 tests/test_[a-h]*.py  # in parts: compiled code fills a process
+	$(BIN)/python -m pytest -n 2 tests/test_[i-s]*.py
+	$(BIN)/python -m pytest -n 2 tests/test_[t-z]*.py
+	$(BIN)/python -m pytest -n 2 --doctest-modules src/terrazzo  # as users run: float32, no type checks
 
 study: $(STAMP)  ## the long studies that `make test` leaves out
 	$(BIN)/python -m pytest -m slow

@@ -22,7 +22,6 @@ from terrazzo.report.rows import collect_rows
 from terrazzo.report.tables import make_tables, to_latex
 
 SMOKE = ["all", "--preset", "smoke", "--progress", "plain"]
-pytestmark = pytest.mark.xdist_group("experiments")  # one process: all tests look at one run
 
 
 def invoke(*arguments):

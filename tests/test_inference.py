@@ -16,7 +16,7 @@ from terrazzo import inference, running
 from terrazzo.errors import OptionError, TargetError
 from terrazzo.samplers import REGISTRY
 
-SMALL = {"num_layers": 2, "width": 8, "context_width": 4}
+SMALL = {"architecture": "affine", "num_layers": 2, "width": 8, "context_width": 4}
 TINY = {
     "chains": 4, "draws": 30, "warmup": 20, "progress": "off", "transport_options": SMALL,
     "training": {"num_steps": 40, "batch_size": 32},
@@ -236,15 +236,15 @@ DEVICES = """
     from terrazzo.samplers import REGISTRY
 
     target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
+    small = dict(architecture="affine", num_layers=2, width=8, context_width=4)
     options = dict(seed=1, chains=8, draws=20, warmup=15, progress="off",
-                   training=dict(num_steps=30, batch_size=32),
-                   transport_options=dict(num_layers=2, width=8, context_width=4))
+                   training=dict(num_steps=30, batch_size=32), transport_options=small)
     out = {"devices": len(jax.devices())}
     for name in ("latent_random_walk", "latent_elliptical_slice", "gibbs"):
         result = tz.sample(target, sampler=name, **options)
         out[name] = np.packbits(np.asarray(result.theta)).tobytes().hex()
         out[name + " log_prob"] = result.log_prob.tobytes().hex()
-    flow = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=2, width=8, context_width=4)
+    flow = tz.flow_transport(target.space, key=jax.random.key(0), **small)
     fitted = tz.fit(jax.random.key(1), flow, target, num_steps=20, batch_size=32, num_groups=8)
     out["dealt training"] = fitted.history["loss"].tobytes().hex()
     mesh = devices.make_mesh(8)

@@ -161,7 +161,8 @@ def test_tuned_scales_reach_their_acceptance():
     target = tz.Target(lambda t: -0.05 * jnp.sum((t.astype(float) - 4.0) ** 2), tz.integers(0, 15, 6))
     for name, low, high in (("latent_random_walk", 0.2, 0.4), ("latent_pcn", 0.2, 0.45)):
         result = tz.sample(
-            target, seed=0, sampler=name, training=False, transport_options=SMALL, draws=300, warmup=400, progress="off"
-        )
+            target, seed=0, sampler=name, training=False, transport_options={"architecture": "affine", **SMALL},
+            draws=300, warmup=400, progress="off",
+        )  # fmt: skip
         assert low < result.sample_stats["acceptance_rate"].mean() < high
         assert list(result.provenance["tuned"]) == ["scale"]
