@@ -151,3 +151,7 @@ def test_the_default_sampler_uses_them():
     assert exploring_kernel(target)[1] == {"num_updates": 3}
     assert candidates(without_running(target))[0].name == "gibbs"
     assert exploring_kernel(without_running(target))[1] == {}
+    plain = tz.Target(lambda t: jnp.sum(t.astype(float)), tz.binary(6))  # its gradient is cheap
+    running = with_running(plain, Recomputed(plain))
+    assert [c.name for c in candidates(running)] == ["systematic_gibbs"]
+    assert [c.name for c in candidates(plain)] == ["gibbs", "discrete_langevin"]

@@ -68,7 +68,7 @@ def candidates(target: Target) -> list[Local]:
         if space.num_dims <= LARGEST_COVARIANCE:
             found.insert(0, Local("integer_metropolis", {}, 16))
         found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
-    elif target.has_gradient and not may_hang(target):
+    elif target.has_gradient and target.running is None and not may_hang(target):  # a running sweep is far cheaper
         found.append(Local("discrete_langevin", {}, 4))
     return [local for local in found if _applies(target, local)]
 
