@@ -12,12 +12,13 @@ from scipy import stats
 
 import terrazzo as tz
 from planted_modes import SPACE, Case
-from terrazzo import devices
+from terrazzo import devices, running
 from terrazzo.background import meanwhile, num_cores
 from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.diagnostics.coverage import disagreement, evidence_gap, share_beyond, start_r_hat
 from terrazzo.errors import OptionError, TargetError, TransportError
 from terrazzo.progress import Progress
+from terrazzo.samplers import REGISTRY
 from terrazzo.warmup import Budget, agreement, best_estimate, costs, learning, pipeline, prospect
 from terrazzo.warmup import exploration as exploration_module
 from terrazzo.warmup import trial as trial_module
@@ -280,13 +281,13 @@ def test_chains_that_never_met_rank_last():
     assert sorted([stuck, through, slow, met], key=trial._rank, reverse=True) == ordered
 
 
-def test_compilation_is_not_counted_as_the_trial():
+def test_compilation_is_not_counted_as_the_trial(target):
     """On one core the loops are not compiled beforehand; candidates must not lose their time to that."""
     trial = Trial.__new__(Trial)
     trial.budget = Budget(seconds=60.0)
     trial._draw = lambda *_: (time.sleep(0.1), {})
     left = trial.budget.seconds_left("local trial")
-    trial._first_step(None, None, None, "")
+    trial._first_step(REGISTRY["hybrid"], running.Problem(target, None, {}), None, "")
     assert trial.budget.seconds_left("local trial") > left - 0.05
 
 
