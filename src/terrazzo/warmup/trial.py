@@ -183,9 +183,9 @@ class Trial:
             self._local_alone(self.local, self.local.moves // 4)
         ranked = [row for row in self.rows if row.agreement and row.label not in self.passed_over]
         worth = max((row.worth for row in ranked), default=0.0)
-        local = max((row.worth for row in ranked if row.sampler == "hybrid" and row.agreement == MET), default=0.0)
+        local_worth = max((r.worth for r in ranked if r.sampler == "hybrid" and r.agreement == MET), default=0.0)
         gap = first.row.gap if first.local.moves == 1 and first.row.agreement == MET else float("inf")
-        return Rival(worth, RESOLVED * self.num_chains, local, gap)
+        return Rival(worth, RESOLVED * self.num_chains, local_worth, gap)
 
     def _tried(self, local: Local) -> Tried:
         """Tunes a local kernel and tries it alone."""
