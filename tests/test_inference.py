@@ -282,10 +282,20 @@ def test_draws_do_not_depend_on_the_number_of_devices():
     assert "while" in eight["hlo"]
 
 
-@pytest.mark.parametrize("name", ["metropolis", "coloured_gibbs", "locally_balanced"])
-def test_local_samplers_through_the_one_call(target, name):
-    result = tz.sample(target, seed=0, sampler=name, draws=10, chains=2, warmup=5, progress="off")
-    assert result.theta.shape == (2, 10, 5)
+LOCAL = sorted(name for name, spec in REGISTRY.items() if "transport" not in spec.needs)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_local_samplers_through_the_one_call(target, name, tmp_path):
+    """Each of them runs, says what was tuned, and is read back from its checkpoint."""
+    options = {"sampler": name, "draws": 6, "chains": 2, "warmup": 5, "progress": "off", "checkpoint": tmp_path / "run"}
+    coupled = tz.problems.ising_chain(5).target if "pairwise" in REGISTRY[name].needs else target
+    result = tz.sample(coupled, seed=0, **options)
+    assert result.theta.shape == (2, 6, 5)
+    again = tz.sample(coupled, seed=0, **options)
+    assert same(result, again)
+    assert str(again.provenance["tuned"]) == str(result.provenance["tuned"])
+    assert bool(result.provenance["tuned"]) == (REGISTRY[name].tuning is not None)
 
 
 def test_tempering_gives_the_evidence(target):

@@ -206,7 +206,7 @@ class Run:
             evidence = self._weigh(transport)
         problem = running.Problem(self.target, placed(self.mesh, transport), options)
         if setup is not None:
-            parameters = {k: jnp.asarray(v) for k, v in setup.parameters.items()}
+            parameters = self._restored_parameters(problem, setup.parameters)
             states = self._restored_states(problem, parameters, setup)
             thin = int(setup.header["thin"])
             return _Ready(
@@ -218,8 +218,7 @@ class Run:
         header = {"training": training, "seconds": self.progress.seconds, "thin": thin}
         if self.store is not None:
             stored = None if transport is None else serialise(transport)
-            host = {k: np.asarray(v) for k, v in parameters.items()}
-            self.store.save_setup(Setup(header, host, history, stored, state_leaves(states), {}))
+            self.store.save_setup(Setup(header, _by_name(parameters), history, stored, state_leaves(states), {}))
         return _Ready(problem, parameters, states, thin, None, evidence, history, header, problem.transport)
 
     def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
@@ -279,6 +278,15 @@ class Run:
         return states, {} if tuning is None else tuning.final(tuning_state)
 
     # ---- drawing
+
+    def _restored_parameters(self, problem: running.Problem, stored: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Tuned parameters as `_by_name` stored them, in the structure that the sampler's tuning gives them."""
+        if self.spec.tuning is None:
+            return {}
+        tuning = self.spec.tuning(self.target, **problem.options)
+        like = tuning.final(tuning.init())
+        leaves = [jnp.asarray(stored[name]) for name in _by_name(like)]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def _restored_states(self, problem: running.Problem, parameters: dict, setup: Setup) -> Any:
         like = jax.eval_shape(
@@ -387,8 +395,8 @@ class Run:
         own = {} if plan is None else {"chosen": plan.sampler, "warm-up": plan.description}
         return {
             "sampler": s.sampler, **own, "options": {k: repr(v)[:200] for k, v in options.items()},
-            "tuned": {k: np.asarray(v).tolist() for k, v in ready.parameters.items()
-                      if np.size(v) <= 1000 and k not in options},
+            "tuned": {k: v.tolist() for k, v in _by_name(ready.parameters).items()
+                      if v.size <= 1000 and k.split(".")[0] not in options},
             "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": ready.thin,
             "training": ready.header.get("training"), "versions": _versions(),
             "seconds": {**ready.header.get("seconds", {}), **self.progress.seconds},
@@ -403,6 +411,12 @@ class Run:
 
 def _int(value: int) -> jax.Array:
     return jnp.asarray(value, jnp.int32)
+
+
+def _by_name(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of tuned parameters, each of which may have parts: "scale", "curvature.root"."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(parameters)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
 
 
 def _versions() -> dict[str, str]:

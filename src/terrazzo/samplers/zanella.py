@@ -111,12 +111,15 @@ def zanella(
     return SamplingAlgorithm(local.init, step)
 
 
+class Rate(NamedTuple):
+    """Jumps per unit time, as found so far: the number of steps looked at, and the log of the rate."""
+
+    step: Float[Array, ""]
+    log_rate: Float[Array, ""]
+
+
 def tuning(target: Target, *, num_jumps: float = 4.0, **options: Any) -> Tuning:
     """Sets the duration so that a step makes `num_jumps` jumps on average: tau = num_jumps / (jumps per unit time)."""
-
-    class Rate(NamedTuple):
-        step: Float[Array, ""]
-        log_rate: Float[Array, ""]
 
     def duration(state: Rate) -> dict[str, Any]:
         return {"duration": num_jumps * jnp.exp(-state.log_rate)}
