@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -289,6 +290,27 @@ def test_compilation_is_not_counted_as_the_trial(target):
     left = trial.budget.seconds_left("local trial")
     trial._first_step(REGISTRY["hybrid"], running.Problem(target, None, {}), None, "")
     assert trial.budget.seconds_left("local trial") > left - 0.05
+
+
+def test_independent_records_are_looked_at_more_closely(target, monkeypatch):
+    """Steps so cheap that records are thinned from the first: the gap of independent steps is one, not the thinning."""
+    rng = np.random.default_rng(0)
+    trial = Trial.__new__(Trial)
+    trial.target, trial.num_chains, trial.rounds, trial.seconds = target, 8, 1, 1.5
+    trial.mesh = trial.init_key = trial.starts = trial.transport = None
+    trial.rows, trial.done, trial.phase, trial.budget = [], 0, "local trial", Budget()
+    trial.progress = SimpleNamespace(update=lambda *_, **__: None)
+    monkeypatch.setattr(running, "start", lambda *_: None)
+    monkeypatch.setattr(trial_module, "remembered", lambda *_: 1e-5)
+
+    def independent(spec, problem, states, first, count, thin, label):
+        theta, ones = rng.integers(0, 2, (8, count, 6)), np.ones((8, count))
+        return states, {"theta": theta, "log_prob": theta.sum(-1), "num_evaluations": ones, "acceptance_rate": ones}
+
+    trial._draw = independent
+    assert trial._measure("", {}, uses_transport=False)[0].gap < 2
+    monkeypatch.setattr(trial_module, "SATURATED", 2.0)  # never
+    assert trial._measure("", {}, uses_transport=False)[0].gap > 4
 
 
 def test_in_limited_time_the_most_worth_is_taken():
