@@ -46,6 +46,7 @@ VARIANTS = {
     "slice_gibbs": [{"num_updates": 1}],
     "block_gibbs": [{"block_size": 3}, {"blocks": ((0, 1), (2,))}],
     "hamming_ball": [{"radius": 2, "block_size": 2}],
+    "pair_gibbs": [{"reach": "line"}],
     "locally_balanced": [{"balancing": "sqrt", "reach": 1}, {"balancing": "min"}, {"balancing": "max"}],
     "zanella": [{"balancing": "sqrt", "duration": 0.3, "reach": 1}],
     "tabu": [{"balancing": "min", "duration": 0.4}],

@@ -41,6 +41,8 @@ from terrazzo.samplers.latent import SPECS as _LATENT_SPECS
 from terrazzo.samplers.locally_balanced import locally_balanced as locally_balanced
 from terrazzo.samplers.metropolis import metropolis as metropolis
 from terrazzo.samplers.metropolis import tuning as _tune_metropolis
+from terrazzo.samplers.pairs import pair_gibbs as pair_gibbs
+from terrazzo.samplers.pairs import swap as swap
 from terrazzo.samplers.path_auxiliary import path_auxiliary as path_auxiliary
 from terrazzo.samplers.path_auxiliary import tuning as _tune_path_auxiliary
 from terrazzo.samplers.ratios import check_gradient as _check_gradient
@@ -70,6 +72,9 @@ _SPECS = (
     SamplerSpec("systematic_gibbs", systematic_gibbs, "Gibbs, a whole sweep a step", "Geman & Geman (1984)"),
     SamplerSpec("metropolised_gibbs", metropolised_gibbs, "Gibbs that never proposes to stay", "Liu (1996)"),
     SamplerSpec("block_gibbs", block_gibbs, "Gibbs, several sites jointly", "Jensen et al. (1995)"),
+    SamplerSpec("pair_gibbs", pair_gibbs, "Gibbs, two random sites jointly: for constraints that tie sites together",
+                "Jensen et al. (1995)"),
+    SamplerSpec("swap", swap, "exchanges of two values, for fixed counts, and redraws of one site", "Kawasaki (1966)"),
     SamplerSpec("coloured_gibbs", coloured_gibbs, "Gibbs, all sites of one colour of the graph at once",
                 "Gonzalez et al. (2011)", prepare=_prepare_colours),
     SamplerSpec("slice_gibbs", slice_gibbs, "slice sampling of one site: O(log K) evaluations", "Neal (2003)"),
