@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "terrazzo"
 # Each module may import (at its top level) only modules of its own line or of lines above it. The result's own line
 # stands above the samplers because a result is arrays and a space: it must not know how the draws were made.
 ORDER = [
-    {"errors", "devices", "compilation", "background"},
+    {"errors", "devices", "compilation", "background", "interruption"},
     {"spaces"},
     {"storage"},
     {"diagnostics", "progress"},
@@ -19,7 +19,7 @@ ORDER = [
     {"results"},
     {"running_conditionals"},
     {"targets"},
-    {"interactions"},
+    {"interactions", "ascent", "precision"},
     {"problems"},
     {"transports"},
     {"training"},

@@ -1,7 +1,14 @@
 """Checks and the verdict they make: thresholds in one place, each with its reason.
 
-A check is data (name, value, threshold, passed, advice), so that others can add their own: whoever knows more than the
-draws (tempered chains, a second estimate of log Z) hands further checks to the `Result`.
+A check is data (name, value, threshold, passed, advice, grade), so that others can add their own: whoever knows more
+than the draws (tempered chains, other starts, a second estimate of log Z) hands further checks to the `Result`.
+
+A verdict has one of four grades:
+
+- **exact**: no Monte-Carlo doubt, because every configuration was evaluated;
+- **trusted**: the chains agree, and every independent check was made and passed;
+- **unchecked**: the chains agree, but something that could have contradicted them was not looked at;
+- **not trusted**: a check failed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +27,15 @@ MAX_PARETO_K = 0.7  # Vehtari et al. (2024)
 INTERRUPTED = "the run was interrupted"
 MOVED = "coordinates that moved"
 POINT_MASS = "tempered draws at the same configuration"
-HEADLINES = ("worst R-hat", "least ESS")
+ENUMERATED = "configurations evaluated"
+INDEPENDENT = "independent checks"
+DRAWS = "draws a chain"
+STORED = "checkpoints written"
+MENTIONED = (DRAWS, STORED)  # what the verdict says even where it costs no grade
+HEADLINES = ("worst R-hat", "least ESS", ENUMERATED)
+
+EXACT, TRUSTED, UNCHECKED, NOT_TRUSTED = GRADES = ("exact", "trusted", "unchecked", "not trusted")
+NOTE = ""  # the grade of a check that is information alone
 
 
 class Check(NamedTuple):
@@ -32,7 +47,8 @@ class Check(NamedTuple):
         threshold: What it is compared with.
         passed: Whether it is fine.
         advice: What to do if it is not.
-        is_decisive: Whether failing it costs the trust; otherwise it is information.
+        grade: The best grade of a result that fails it: "not trusted", "unchecked", or "" if it is information.
+        is_independent: Whether it rests on something other than the chains and their own starts.
     """
 
     name: str
@@ -40,17 +56,36 @@ class Check(NamedTuple):
     threshold: float
     passed: bool
     advice: str
-    is_decisive: bool = True
+    grade: str = NOT_TRUSTED
+    is_independent: bool = False
+
+    @property
+    def is_decisive(self) -> bool:
+        """Whether failing it means that the draws are not to be trusted."""
+        return self.grade == NOT_TRUSTED
 
 
 class Verdict(NamedTuple):
-    """Whether the draws can be trusted, in one line."""
+    """Whether the draws can be trusted: a grade, and the reason in one line.
 
-    is_trusted: bool
+    Attributes:
+        grade: "exact", "trusted", "unchecked" or "not trusted".
+        reason: Why.
+
+    >>> str(Verdict("unchecked", "chains agree")), Verdict("exact", "all seen").is_trusted
+    ('unchecked: chains agree', True)
+    """
+
+    grade: str
     reason: str
 
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the grade is "exact" or "trusted"."""
+        return self.grade in (EXACT, TRUSTED)
+
     def __str__(self) -> str:
-        return f"{'trusted' if self.is_trusted else 'not trusted'}: {self.reason}"
+        return f"{self.grade}: {self.reason}"
 
 
 class Diagnosis(NamedTuple):
@@ -62,7 +97,7 @@ class Diagnosis(NamedTuple):
         evidence: Estimates of log Z, by the way they were made.
         choice: Why the default sampler moves as it does, if it chose.
 
-    >>> print(Diagnosis(Verdict(True, "fine"), (Check("chains", 4.0, 2.0, True, "run more"),), {}, None))
+    >>> print(Diagnosis(Verdict("trusted", "fine"), (Check("chains", 4.0, 2.0, True, "run more"),), {}, None))
     ok   chains  4 (threshold 2)
     verdict: trusted: fine
     """
@@ -76,7 +111,7 @@ class Diagnosis(NamedTuple):
         width = max((len(check.name) for check in self.checks), default=0)
         lines = []
         for check in self.checks:
-            mark = "ok  " if check.passed else "NOT " if check.is_decisive else "note"
+            mark = "ok  " if check.passed else {NOT_TRUSTED: "NOT ", UNCHECKED: "open"}.get(check.grade, "note")
             lines.append(f"{mark} {check.name:<{width}}  {figure(check.value)} (threshold {figure(check.threshold)})")
             if not check.passed:
                 lines.append(f"       -> {check.advice}")
@@ -98,9 +133,28 @@ def chain_checks(
     acceptance_rate: np.ndarray | None,
     evidence: LogZ | None,
     is_complete: bool,
+    num_draws: int,
+    num_asked: int,
+    is_explored: bool,
 ) -> list[Check]:
-    """The checks that need only what a result holds."""
-    return list(_chain_checks(summary, num_chains, num_constant, acceptance_rate, evidence, is_complete))
+    """The checks that need only what a result holds.
+
+    Args:
+        summary: The statistics of all coordinates.
+        num_chains: Chains.
+        num_constant: Coordinates that never changed.
+        acceptance_rate: Acceptance rates, (chain, draw), if they are known.
+        evidence: The headline estimate of log Z.
+        is_complete: Whether the run was not interrupted.
+        num_draws: Draws a chain.
+        num_asked: Draws a chain that were asked for.
+        is_explored: Whether the run explored by tempering already, so that this is no advice.
+    """
+    return list(
+        _chain_checks(
+            summary, num_chains, num_constant, acceptance_rate, evidence, is_complete, num_draws, num_asked, is_explored
+        )
+    )
 
 
 def _chain_checks(
@@ -110,37 +164,55 @@ def _chain_checks(
     acceptance_rate: np.ndarray | None,
     evidence: LogZ | None,
     is_complete: bool,
+    num_draws: int,
+    num_asked: int,
+    is_explored: bool,
 ) -> Iterator[Check]:
     if not is_complete:
         yield Check(INTERRUPTED, 0.0, 1.0, False, "let the run finish, or continue it from its checkpoint")
+    elif num_draws < num_asked:
+        advice = "the time or the evaluations were used up: allow more, or ask for fewer draws"
+        yield Check(DRAWS, float(num_draws), float(num_asked), False, advice, NOTE)
     chains = float(num_chains)
     yield Check("chains", chains, float(MIN_CHAINS), chains >= MIN_CHAINS, "run at least 4 chains")
     moved = float(summary.num_dims - num_constant)
     yield Check(MOVED, moved, 1.0, moved >= 1, "check the starts and the log-probability")
     rows = [row for row in summary.rows if not row.is_constant]
+    longer = "run longer: more draws, or a larger thin"
     if moved:
         values = [row.r_hat for row in rows if not np.isnan(row.r_hat)]
         worst = max(values, default=float("inf"))
-        advice = "the chains disagree: run longer, or explore by tempering"
+        advice = f"the chains disagree: {longer if is_explored else 'let the default sampler explore'}"
         yield Check("worst R-hat", worst, MAX_R_HAT, worst <= MAX_R_HAT, advice)
         values = [row.ess_bulk for row in rows if not np.isnan(row.ess_bulk)]
         least = min(values, default=0.0)
-        yield Check("least ESS", least, MIN_ESS, least >= MIN_ESS, "run longer, or try another sampler")
+        yield Check("least ESS", least, MIN_ESS, least >= MIN_ESS, longer)
     if acceptance_rate is not None and acceptance_rate.size:
         lowest = float(np.mean(acceptance_rate, axis=1).min())
         advice = "a chain hardly moves: unless pi sits on few configurations, lower the step size or warm up longer"
         is_decisive = lowest == 0 or not rows  # otherwise R-hat and ESS judge what the moves achieved
-        yield Check("lowest acceptance", lowest, MIN_ACCEPTANCE, lowest >= MIN_ACCEPTANCE, advice, is_decisive)
+        is_fine = lowest >= MIN_ACCEPTANCE
+        yield Check("lowest acceptance", lowest, MIN_ACCEPTANCE, is_fine, advice, NOT_TRUSTED if is_decisive else NOTE)
     if evidence is not None and not np.isnan(evidence.pareto_k):
         k = float(evidence.pareto_k)
         advice = "log Z and its error are unreliable: train the transport longer"
-        yield Check("Pareto k", k, MAX_PARETO_K, k <= MAX_PARETO_K, advice, False)
+        yield Check("Pareto k", k, MAX_PARETO_K, k <= MAX_PARETO_K, advice, NOTE)
 
 
-def without_false_alarms(checks: Sequence[Check]) -> list[Check]:
-    """The checks, less the alarm that nothing moved if an independent exploration ended in the same configuration."""
-    is_point = any(check.name == POINT_MASS and check.passed for check in checks)
-    return [check for check in checks if not (is_point and check.name == MOVED)]
+def settled(own: Sequence[Check], others: Sequence[Check]) -> list[Check]:
+    """All checks: those of the chains, and those of whoever knows more, which may overrule or be missing.
+
+    Where all configurations were evaluated the draws are independent, and what the chains say of themselves is not
+    asked. An exploration that ended in one configuration overrules the alarm that nothing moved. Where nothing
+    independent was looked at, that is a check of its own, and it fails.
+    """
+    if any(check.name == ENUMERATED and check.passed for check in others):
+        return [*(c for c in own if c.name in (INTERRUPTED, DRAWS)), *others]
+    is_point = any(check.name == POINT_MASS and check.passed for check in others)
+    checks = [check for check in (*own, *others) if not (is_point and check.name == MOVED)]
+    count = float(sum(check.is_independent for check in checks))
+    advice = "chains that agree can all have missed a mode: let the default sampler explore (sampler='auto')"
+    return [*checks, Check(INDEPENDENT, count, 1.0, count >= 1, advice, UNCHECKED)]
 
 
 def figure(value: float) -> str:
@@ -149,16 +221,24 @@ def figure(value: float) -> str:
 
 
 def judge(checks: Sequence[Check], num_chains: int, num_constant: int, num_dims: int) -> Verdict:
-    """The verdict: trusted if every decisive check passed."""
-    failed = [c for c in checks if c.is_decisive and not c.passed]
-    if failed:
-        reasons = "; ".join(
-            c.name if c.name == INTERRUPTED else f"{c.name} {figure(c.value)} (wanted {figure(c.threshold)})"
-            for c in failed
-        )
-        return Verdict(False, f"{reasons} ({failed[0].advice})")
+    """The verdict: the worst grade of the checks that failed; if none did, "exact" or "trusted".
+
+    >>> judge([Check("chains", 4.0, 2.0, True, ""), Check("exploration", 9.0, 100.0, False, "more", "unchecked")], 4, 0, 3)
+    Verdict(grade='unchecked', reason='exploration 9 (wanted 100) (more)')
+    """
+    notes = "".join(
+        f", {c.name} {figure(c.value)} of {figure(c.threshold)}" for c in checks if c.name in MENTIONED and not c.passed
+    )
+    for grade in (NOT_TRUSTED, UNCHECKED):
+        failed = [c for c in checks if c.grade == grade and not c.passed]
+        if failed:
+            reasons = "; ".join(
+                c.name if c.name == INTERRUPTED else f"{c.name} {figure(c.value)} (wanted {figure(c.threshold)})"
+                for c in failed
+            )
+            return Verdict(grade, f"{reasons} ({failed[0].advice}){notes}")
     parts = [f"{c.name} {figure(c.value)}" for c in checks if c.name in HEADLINES]
-    text = ", ".join([*parts, f"{num_chains} chains"])
+    text = ", ".join([*parts, f"{num_chains} chains"]) + notes
     if num_constant:
         text += f", {num_constant} of {num_dims} coordinates constant"
-    return Verdict(True, text)
+    return Verdict(EXACT if any(c.name == ENUMERATED for c in checks) else TRUSTED, text)

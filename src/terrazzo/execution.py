@@ -1,13 +1,15 @@
 """One run: its fixed settings and its phases in order, from warm-up to the `Result`.
 
+Where all configurations can be evaluated: count them (`warmup.census`), and draw independently.
 Without a plan: fit a transport if the sampler needs one -> warm up (tune over pooled chains, then freeze) -> draw.
-With a plan (`warmup.make_plan`): explore -> try -> learn -> try -> burn in -> draw, and the draws are held against what
-the exploration found. Between chunks of about a second: progress, Ctrl-C, checkpoints, the budget, and the check that
-no chain has met NaN or +inf.
+With a plan (`warmup.Planner`): explore -> try -> learn -> try -> burn in -> start chains elsewhere -> draw, and the
+draws are held against what was found in other ways. Between chunks of about a second: progress, Ctrl-C, checkpoints,
+the budget, and the check that no chain has met NaN or +inf.
 """
 
 import platform
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,9 +20,11 @@ from jax.sharding import Mesh
 
 from terrazzo import devices, running
 from terrazzo.checkpoints import Checkpoint, Setup, restore_states, state_leaves
-from terrazzo.checks import Check
+from terrazzo.checks import ENUMERATED, NOT_TRUSTED, UNCHECKED, Check
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.diagnostics.streaming import RunningRhat
+from terrazzo.interruption import Interruption
+from terrazzo.precision import MAX_ROUNDING, PrecisionLoss, rounding
 from terrazzo.progress import Progress
 from terrazzo.results import Result
 from terrazzo.samplers import REGISTRY
@@ -32,16 +36,31 @@ from terrazzo.transports import AbstractTransport, deserialise, sample_transport
 from terrazzo.warmup import (
     Agreement,
     Budget,
+    Census,
+    OtherStarts,
     Plan,
-    best_estimate,
-    make_plan,
+    Planner,
+    cut_off,
+    hunt,
+    least_ess,
+    log_sum_of_seen,
+    modes_apart,
+    pick_starts,
     placed,
     plan_arrays,
     plan_header,
     restored_plan,
+    settle_evidence,
+    take_census,
+    worst_agreement,
 )
 
 EVIDENCE_DRAWS = 8192
+FEWEST_RECORDS, MOST_RECORDS, RECORDS_SHARE = 24, 256, 0.1  # of chains started elsewhere, kept; as many come before
+OTHERS_SHARE = 0.15  # of the seconds left, for them
+WATCHED_SHARE = 0.1  # of the draws: burn-in in which a choice is held to its promise
+FAR_BELOW = 4.0  # times less than was promised
+AGREED_R_HAT = 1.02  # of ladders whose log Z is sound
 TRAINING = {"num_steps": 3000, "batch_size": 128, "start_beta": 0.1, "anneal_steps": 600, "patience": 3}
 
 
@@ -60,6 +79,8 @@ class Settings(NamedTuple):
         training: Options of training, or False.
         exploration: Options of the exploration, or None for none.
         is_transport_asked: Whether the user named a transport or how to train it: then it is not given up.
+        may_enumerate: Whether evaluating all configurations, where that is possible, answers the call.
+        may_restart: Whether a run that float32 cannot resolve may start again in float64.
     """
 
     sampler: str
@@ -73,6 +94,8 @@ class Settings(NamedTuple):
     training: Any
     exploration: dict[str, Any] | None
     is_transport_asked: bool
+    may_enumerate: bool
+    may_restart: bool
 
 
 class _Ready(NamedTuple):
@@ -87,6 +110,30 @@ class _Ready(NamedTuple):
     history: dict[str, np.ndarray]
     header: dict[str, Any]
     transport: AbstractTransport | None
+    setup: Setup | None
+
+
+class _Kept:
+    """Kept draws, (chain, draw, ...), written in place as they come: no second copy is made of them."""
+
+    def __init__(self, num_draws: int):
+        self.num_draws, self.done = num_draws, 0
+        self.arrays: dict[str, np.ndarray] = {}
+        self.last: dict[str, np.ndarray] = {}
+
+    def add(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Takes a chunk in, (draw, chain, ...); what is beyond the draws asked for is left out."""
+        count = min(len(rows["log_prob"]), self.num_draws - self.done)
+        for name, values in rows.items():
+            if name not in self.arrays:
+                self.arrays[name] = np.empty((values.shape[1], self.num_draws, *values.shape[2:]), values.dtype)
+            self.arrays[name][:, self.done : self.done + count] = np.moveaxis(values[:count], 0, 1)
+        self.done += count
+        self.last = dict(rows)
+
+    def all(self) -> dict[str, np.ndarray]:
+        """Everything kept so far."""
+        return {name: array[:, : self.done] for name, array in self.arrays.items()}
 
 
 class Run:
@@ -94,10 +141,10 @@ class Run:
 
     def __init__(
         self, settings: Settings, spec: SamplerSpec | None, target: Target, mesh: Mesh, progress: Progress,
-        store: Checkpoint | None, budget: Budget,
+        store: Checkpoint | None, budget: Budget, interruption: Interruption,
     ):  # fmt: skip
         self.settings, self.target, self.mesh, self.progress = settings, target, mesh, progress
-        self.store, self.budget = store, budget
+        self.store, self.budget, self.interruption = store, budget, interruption
         self._spec, self.step_seconds = spec, float("inf")
         keys = jax.random.split(jax.random.key(settings.seed), 8)
         self.train_key, self.build_key, self.start_key, self.init_key = keys[:4]
@@ -114,86 +161,218 @@ class Run:
         return self._spec
 
     def execute(
-        self, transport: AbstractTransport | None, options: dict[str, Any], starts: np.ndarray | None
-    ) -> Result:
+        self, transport: AbstractTransport | None, options: dict[str, Any], starts: np.ndarray | None,
+        plan: Setup | None = None,
+    ) -> Result:  # fmt: skip
         """All phases; Ctrl-C while drawing returns what was drawn."""
-        is_planned = self.settings.exploration is not None
+        is_planned = self.settings.exploration is not None or self.settings.sampler == "auto"
         setup = None if self.store is None else self.store.load_setup()
+        setup = plan if setup is None else setup
+        if setup is None and self.settings.may_enumerate:
+            census = take_census(self.target, budget=self.budget, progress=self.progress)
+            if census is not None:
+                return self._enumerated(census)
         if setup is not None:
             transport = None if setup.transport is None else deserialise(*setup.transport, self.target.space)
         prepare = self._planned if is_planned else self._tuned
         ready = prepare(transport, options, starts, setup)
-        rows, error = self._draw(ready)
-        result = self._result(ready, rows, is_complete=error is None)
+        kept, error = self._draw(ready)
+        result = self._result(ready, kept, is_complete=error is None)
         if error is not None and not isinstance(error, KeyboardInterrupt):
-            if rows:
+            if kept.done:
                 error.partial_result = result  # type: ignore[attr-defined]
                 error.add_note(f"  ({result.num_draws} draws per chain were kept: see error.partial_result)")
             raise error.with_traceback(None) from None
         return result
 
+    def _enumerated(self, census: Census) -> Result:
+        """Independent draws from the table of all configurations."""
+        s, space = self.settings, self.target.space
+        numbers = census.draw(s.seed, s.chains, s.draws)
+        theta = np.stack(np.unravel_index(numbers, space.sizes), axis=-1).astype(space.dtype)
+        stats = {
+            "log_prob": census.log_prob[numbers],
+            "acceptance_rate": np.ones(numbers.shape),
+            "num_evaluations": np.zeros(numbers.shape, np.int32),
+        }
+        number = float(space.num_states)
+        choice = {"chosen": "exact", "reason": f"all {space.num_states} configurations were evaluated", "trial": []}
+        evidence = LogZ(census.log_z, 0.0, float(numbers.size), float("nan"))
+        return Result(
+            space=space,
+            theta=theta,
+            sample_stats=stats,
+            evidence=evidence,
+            evidence_estimates={"exact": evidence},
+            evidence_reason="the sum over all configurations",
+            provenance=self._described({}, {}, 1, {"chosen": "exact", "warm-up": {"choice": choice}}, {}),
+            extra_checks=(Check(ENUMERATED, number, number, True, "", is_independent=True),),
+        )
+
     # ---- with a plan
 
     def _planned(self, transport: Any, options: dict, starts: np.ndarray | None, setup: Setup | None) -> _Ready:
-        """Explore, learn, try; then burn in."""
+        """Explore, learn, try; burn in; start chains elsewhere."""
         s = self.settings
         fixed = None if s.sampler == "auto" else (s.sampler, options)
         if setup is not None:
             transport = placed(self.mesh, transport)
             plan = restored_plan(self.target, transport, setup.header["plan"], setup.plan, setup.history, fixed)
-        else:
-            plan = make_plan(
-                self.plan_key, self.target, transport, num_chains=s.chains, num_draws=s.draws, thin=s.thin,
-                mesh=self.mesh, length=self.length, training=s.training, exploration=s.exploration or {}, fixed=fixed,
-                may_give_up=not s.is_transport_asked, budget=self.budget, progress=self.progress,
-            )  # fmt: skip
-        self._spec = REGISTRY[plan.sampler]
-        self.step_seconds = plan.step_seconds
-        problem = running.Problem(self.target, plan.transport if plan.uses_transport else None, plan.options)
-        parameters: dict[str, Any] = {}
-        if setup is None:
-            states = self._burn_in(problem, plan.starts if starts is None else starts, plan.rounds)
-            thin = self._thin(plan)
-            header = {"plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin}
-            if self.store is not None:
-                stored = None if plan.transport is None else serialise(plan.transport)
-                self.store.save_setup(Setup(header, {}, plan.history, stored, state_leaves(states), plan_arrays(plan)))
-        else:
+            self._spec = REGISTRY[plan.sampler]
+            problem = self._problem(plan)
             header, thin = setup.header, int(setup.header["thin"])
-            states = self._restored_states(problem, parameters, setup)
-        return _Ready(problem, parameters, states, thin, plan, None, plan.history, header, plan.transport)
+            states = self._restored_states(problem, {}, setup)
+        else:
+            planner = Planner(
+                self.plan_key, self.target, transport, num_chains=s.chains, num_draws=s.draws, thin=s.thin,
+                mesh=self.mesh, length=self.length, training=s.training, exploration=s.exploration, fixed=fixed,
+                may_give_up=not s.is_transport_asked, starts=starts, budget=self.budget, progress=self.progress,
+            )  # fmt: skip
+            plan = planner.make()
+            if plan.explored is not None:
+                self._check_precision(plan.explored.theta)
+            plan, states = self._settled(planner, plan, starts)
+            problem, thin = self._problem(plan), self._thin(plan)
+            header = {"plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin}
+            setup = Setup(header, {}, plan.history, _stored(plan.transport), state_leaves(states), plan_arrays(plan))
+            if self.store is not None:
+                self.store.save_setup(setup)
+        return _Ready(problem, {}, states, thin, plan, None, plan.history, header, plan.transport, setup)
 
-    def _burn_in(self, problem: running.Problem, starts: np.ndarray, rounds: int) -> Any:
-        """Rounds of the chosen sampler that are not kept, by the same compiled loop that draws."""
-        theta = devices.deal(self.mesh, jnp.asarray(starts, jnp.int32))
-        states = running.start(self.mesh, self.spec, problem, {}, self.init_key, theta)
-        total = -(-self.settings.warmup // rounds)
-        self.progress.phase("burn-in", total * rounds, "steps")
-        done, chunk = 0, 1
+    def _problem(self, plan: Plan) -> running.Problem:
+        return running.Problem(self.target, plan.transport if plan.uses_transport else None, plan.options)
+
+    def _settled(self, planner: Planner, plan: Plan, starts: np.ndarray | None) -> tuple[Plan, Any]:
+        """Burns in and starts chains elsewhere; chooses again where a promise is not kept or a mode was missed."""
+        plan, states = self._burnt_in(planner, plan, starts)
+        plan = plan._replace(others=self._other_starts(plan, states))
+        modes = self._new_modes(plan)
+        if not len(modes) or planner.transport is None or plan.has_modes or self.budget.is_spent("training"):
+            return plan, states
+        assert plan.others is not None
+        plan = planner.make_again(plan.others.theta[modes], plan.others.log_prob[modes])
+        plan, states = self._burnt_in(planner, plan, starts)
+        return plan._replace(others=self._other_starts(plan, states)), states
+
+    def _new_modes(self, plan: Plan) -> np.ndarray:
+        """Which of the chains that began elsewhere stayed in a mode of some weight that tempering did not find."""
+        if plan.others is None or plan.explored is None or plan.explored.log_prob.shape[1] < 4:
+            return np.zeros(0, int)
+        explored = plan.explored
+        found = modes_apart(
+            self.evidence_key, self.target, plan.others, explored.theta, explored.log_prob, explored.evidence
+        )
+        return np.array([mode.chain for mode in found if not mode.is_negligible], int)
+
+    def _burnt_in(self, planner: Planner, plan: Plan, starts: np.ndarray | None) -> tuple[Plan, Any]:
+        """The states after burn-in; if the sampler falls far below what its trial promised, the next best takes over."""
+        while True:
+            self._spec = REGISTRY[plan.sampler]
+            self.step_seconds = plan.step_seconds
+            problem = self._problem(plan)
+            theta = devices.deal(self.mesh, jnp.asarray(plan.starts if starts is None else starts, jnp.int32))
+            states = running.start(self.mesh, self.spec, problem, {}, self.init_key, theta)
+            states, speed = self._burn_in(problem, states, plan)
+            is_kept = plan.promise is None or speed is None or speed * FAR_BELOW >= plan.promise
+            other = None if is_kept or self.budget.is_half_gone else planner.next_best(plan)
+            if other is None or (other.promise is not None and speed is not None and other.promise <= speed):
+                return plan, states
+            plan = other
+
+    def _burn_in(self, problem: running.Problem, states: Any, plan: Plan) -> tuple[Any, float | None]:
+        """Rounds that are not kept, by the same compiled loop that draws; the effective draws a second of the last."""
+        rounds, s = plan.rounds, self.settings
+        total = -(-s.warmup // rounds)
+        watched = int(WATCHED_SHARE * s.draws) if total and plan.promise is not None else 0
+        thin = max(1, self._thin(plan) // rounds)
+        self.progress.phase("burn-in", total + watched * thin, "steps")
+        states, _, _ = self._unkept(problem, states, 0, total, 1)
+        if not watched or self.budget.is_half_gone:
+            return states, None
+        states, rows, seconds = self._unkept(problem, states, total, watched, thin)
+        if rows is None or rows["log_prob"].shape[1] < FEWEST_RECORDS or seconds <= 0:
+            return states, None
+        return states, least_ess(rows["theta"], rows["log_prob"]) / seconds
+
+    def _unkept(
+        self, problem: running.Problem, states: Any, first: int, total: int, thin: int
+    ) -> tuple[Any, dict[str, np.ndarray] | None, float]:
+        """Draws that are not kept, in chunks, until half of the time is gone; rows are (chain, draw, ...)."""
+        rows: list[dict[str, np.ndarray]] = []
+        done, chunk, seconds = 0, 1, 0.0
         while done < total and not (done > 1 and self.budget.is_half_gone):  # the first step compiles
             count = min(chunk, self.length, total - done)
             tick = time.perf_counter()
             states, out = running.draw(
-                self.mesh, self.spec, problem, self.length, False, {}, self.warm_key, _int(done), _int(count), _int(1),
-                states,
+                self.mesh, self.spec, problem, self.length, False, {}, self.warm_key, _int(first + done), _int(count),
+                _int(thin), states,
             )  # fmt: skip
             self._check_states(states)
-            acceptance = float(np.asarray(out["acceptance_rate"][:count]).mean())
-            self.step_seconds = min(self.step_seconds, (time.perf_counter() - tick) / count)
-            chunk = running.next_chunk(count, time.perf_counter() - tick, is_first=done == 0)
+            rows.append({name: np.asarray(x[:count]) for name, x in out.items()})
+            elapsed = time.perf_counter() - tick
+            if first or done:
+                self.step_seconds = min(self.step_seconds, elapsed / (count * thin))
+                seconds += elapsed
+            chunk = running.next_chunk(count, elapsed, is_first=done == 0)
             done += count
-            self.progress.update(done * rounds, acceptance=acceptance)
-        return states
+            self.progress.update(first + done * thin, acceptance=_mean_rate(rows[-1]))
+        joined = None
+        if rows:
+            joined = {name: np.moveaxis(np.concatenate([r[name] for r in rows]), 0, 1) for name in rows[0]}
+        return states, joined, seconds
+
+    def _other_starts(self, plan: Plan, states: Any) -> OtherStarts | None:
+        """Chains of the sampler from hunted configurations, by the loop that draws; None if there is no time."""
+        if plan.explored is None and self.budget.is_half_gone:
+            return None
+        s, target = self.settings, self.target
+        self.progress.phase("looking elsewhere", None, "records")
+        known = np.asarray(states.position)[:, None] if plan.explored is None else plan.explored.theta
+        optima = hunt(jax.random.fold_in(self.plan_key, 7), target, known, seconds=self.budget.seconds)
+        self.interruption.check()
+        rng = np.random.default_rng(s.seed % 2**63)
+        cut = cut_off(rng, target, np.asarray(states.position))
+        starts = pick_starts(optima, cut.theta, s.chains)
+        if not len(starts):
+            return None
+        problem = self._problem(plan)
+        theta = devices.deal(self.mesh, jnp.asarray(starts, jnp.int32))
+        others = running.start(self.mesh, self.spec, problem, {}, jax.random.fold_in(self.init_key, 1), theta)
+        count = int(np.clip(RECORDS_SHARE * s.draws, FEWEST_RECORDS, MOST_RECORDS))
+        thin = max(1, self._thin(plan) // plan.rounds)
+        if self.budget.seconds is not None and np.isfinite(self.step_seconds):
+            affordable = OTHERS_SHARE * (self.budget.total_seconds_left or 0.0) / (2 * count * self.step_seconds)
+            thin = max(1, min(thin, int(affordable)))
+        rows: list[dict[str, np.ndarray]] = []
+        done, chunk, key = 0, 1, jax.random.fold_in(self.warm_key, 1)
+        while done < 2 * count and not self.budget.is_over:
+            size = min(chunk, self.length, 2 * count - done)
+            tick = time.perf_counter()
+            others, out = running.draw(
+                self.mesh, self.spec, problem, self.length, False, {}, key, _int(done), _int(size), _int(thin), others
+            )
+            self._check_states(others)
+            rows.append({name: np.asarray(out[name][:size]) for name in ("theta", "log_prob")})
+            chunk = running.next_chunk(size, time.perf_counter() - tick, is_first=done == 0)
+            done += size
+            self.progress.update(done)
+        half = done // 2
+        if half < FEWEST_RECORDS // 2:
+            return None
+        joined = {name: np.moveaxis(np.concatenate([r[name] for r in rows]), 0, 1) for name in ("theta", "log_prob")}
+        return OtherStarts(starts, joined["theta"][:, half:], joined["log_prob"][:, half:])
 
     def _thin(self, plan: Plan | None = None) -> int:
-        """The user's, or what fills the seconds asked for (by the fastest stretch of warm-up), or the plan's, or 1."""
+        """The user's; or what makes draws nearly independent, by the trial, within the seconds left; or 1."""
         s = self.settings
         if s.thin is not None:
             return s.thin
+        if plan is None or plan.thin is None:
+            return 1
         if self.budget.seconds is None or not np.isfinite(self.step_seconds):
-            return 1 if plan is None or plan.thin is None else plan.thin
+            return plan.thin
         left = max(self.budget.seconds - self.budget.elapsed, 0.0)
-        return (1 if plan is None else plan.rounds) * max(1, int(0.95 * left / (self.step_seconds * s.draws)))
+        return min(plan.thin, plan.rounds * max(1, int(0.8 * left / (self.step_seconds * s.draws))))
 
     # ---- without a plan
 
@@ -210,16 +389,17 @@ class Run:
             states = self._restored_states(problem, parameters, setup)
             thin = int(setup.header["thin"])
             return _Ready(
-                problem, parameters, states, thin, None, evidence, setup.history, setup.header, problem.transport
+                problem, parameters, states, thin, None, evidence, setup.history, setup.header, problem.transport, None
             )
         states, parameters = self._warm_up(problem, starts)
+        self._check_precision(np.asarray(states.position)[:, None])
         history, thin = {} if fitted is None else fitted.history, self._thin()
         training = None if fitted is None else _describe_fit(fitted)
         header = {"training": training, "seconds": self.progress.seconds, "thin": thin}
         if self.store is not None:
             stored = None if transport is None else serialise(transport)
             self.store.save_setup(Setup(header, _by_name(parameters), history, stored, state_leaves(states), {}))
-        return _Ready(problem, parameters, states, thin, None, evidence, history, header, problem.transport)
+        return _Ready(problem, parameters, states, thin, None, evidence, history, header, problem.transport, None)
 
     def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
         training = self.settings.training
@@ -295,29 +475,28 @@ class Run:
         )
         return restore_states(like, setup.states)
 
-    def _draw(self, ready: _Ready) -> tuple[list[dict], BaseException | None]:
-        """All kept draws, as chunks; an error or Ctrl-C ends them early and is handed back."""
+    def _draw(self, ready: _Ready) -> tuple[_Kept, BaseException | None]:
+        """All kept draws; an error or Ctrl-C ends them early and is handed back."""
         s, states = self.settings, ready.states
-        rows: list[dict[str, np.ndarray]] = []
+        kept, monitor = _Kept(s.draws), RunningRhat()
         if self.store is not None:
-            rows, leaves = self.store.load_draws()
+            stored, leaves = self.store.load_draws()
             if leaves is not None:
                 states = restore_states(states, leaves)
+            for rows in stored:
+                kept.add(rows)
+                monitor.update(np.moveaxis(rows["theta"], 0, 1))
         states = devices.deal(self.mesh, states)
-        done = sum(r["log_prob"].shape[0] for r in rows)
         self.progress.phase("sampling", s.draws, "draws")
-        monitor = RunningRhat()
-        for row in rows:
-            monitor.update(np.moveaxis(row["theta"], 0, 1))
         chunk, is_first = 1, True
         thin = ready.thin if ready.plan is None else ready.thin // ready.plan.rounds
         try:
-            while done < s.draws and not (rows and self.budget.is_over):
-                count = min(s.chunk_size or chunk, self.length, s.draws - done, self._affordable(rows))
+            while kept.done < s.draws and not (kept.done and self.budget.is_over):
+                count = min(s.chunk_size or chunk, self.length, s.draws - kept.done, self._affordable(kept))
                 tick = time.perf_counter()
                 states, out = running.draw(
                     self.mesh, self.spec, ready.problem, self.length, s.keep_latent, ready.parameters, self.draw_key,
-                    _int(done), _int(count), _int(thin), states,
+                    _int(kept.done), _int(count), _int(thin), states,
                 )  # fmt: skip
                 self._check_states(states)
                 host = {name: np.asarray(x[:count]) for name, x in out.items()}
@@ -325,23 +504,39 @@ class Run:
                 is_first = False
                 if self.store is not None:
                     self.store.save_draws(host, state_leaves(states))
-                rows.append(host)
-                done += count
+                kept.add(host)
                 self.budget.spend_evaluations("sampling", int(host["num_evaluations"].sum(dtype=np.int64)))
                 monitor.update(np.moveaxis(host["theta"], 0, 1))
-                self.progress.update(
-                    done, acceptance=float(host["acceptance_rate"].mean()), worst_r_hat=monitor.worst()
-                )
+                self.progress.update(kept.done, acceptance=_mean_rate(host), worst_r_hat=monitor.worst())
         except (Exception, KeyboardInterrupt) as error:
-            return rows, error
-        return rows, None
+            return kept, error
+        if kept.done < s.draws:
+            warnings.warn(
+                f"{kept.done} of {s.draws} draws a chain were made before the time or the evaluations were used up",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+        return kept, None
 
-    def _affordable(self, rows: list[dict]) -> int:
+    def _affordable(self, kept: _Kept) -> int:
         """Kept draws that the evaluations left still pay for, judged by the last chunk; at least one."""
-        if self.budget.evaluations is None or not rows:
+        if self.budget.evaluations is None or not kept.done:
             return self.settings.draws
-        each = float(rows[-1]["num_evaluations"].sum(dtype=np.int64)) / len(rows[-1]["num_evaluations"])
+        each = float(kept.last["num_evaluations"].sum(dtype=np.int64)) / len(kept.last["num_evaluations"])
         return max(1, int(self.budget.total_left // max(each, 1.0)))
+
+    def _check_precision(self, theta: np.ndarray) -> None:
+        """Starts again in float64, if that is allowed, where float32 cannot resolve log pi at these draws."""
+        if self.settings.may_restart and rounding(self.target, _flat(theta)) > MAX_ROUNDING:
+            raise PrecisionLoss
+
+    def _precision_check(self, theta: np.ndarray, log_prob: np.ndarray) -> Check:
+        """Whether differences of log pi between neighbouring draws were resolved."""
+        error, grade = rounding(self.target, _flat(theta)), NOT_TRUSTED
+        if np.isnan(error):  # nothing to compare with: what rounding alone can do
+            finite = np.abs(log_prob[np.isfinite(log_prob)])
+            error, grade = float(np.finfo(log_prob.dtype).eps * finite.max(initial=0.0)), UNCHECKED
+        advice = "log pi is too large for its differences to be resolved: use precision='float64', or subtract a constant"
+        return Check("rounding of log pi (nats)", error, MAX_ROUNDING, error <= MAX_ROUNDING, advice, grade)
 
     def _check_states(self, states: Any) -> None:
         log_prob = np.asarray(states.log_prob)
@@ -351,30 +546,34 @@ class Run:
 
     # ---- the result
 
-    def _result(self, ready: _Ready, rows: list[dict], *, is_complete: bool) -> Result:
+    def _result(self, ready: _Ready, kept: _Kept, *, is_complete: bool) -> Result:
         s, space = self.settings, self.target.space
-        if rows:
-            joined = {k: np.moveaxis(np.concatenate([r[k] for r in rows])[: s.draws], 0, 1) for k in rows[0]}
+        if kept.done:
+            joined = kept.all()
         else:
             empty = {"theta": np.zeros((s.chains, 0, space.num_dims), space.dtype)}
             joined = empty | {"log_prob": np.zeros((s.chains, 0))}
-        evidence = ready.evidence
-        estimates: dict[str, LogZ] = {}
+        estimates: dict[str, LogZ] = {} if ready.evidence is None else {"importance": ready.evidence}
         checks: tuple[Check, ...] = ()
-        if evidence is not None:
-            estimates["importance"] = evidence
+        is_settled = False
         replicas = joined.pop("replica_log_probs", None)
-        if replicas is not None and replicas.shape[1]:
-            ladder = ready.problem.options.get("inverse_temperatures")
-            ladder = np.asarray(ready.parameters.get("inverse_temperatures") if ladder is None else ladder)
-            evidence = ladder_evidence(self.evidence_key, self.target, replicas, ladder)
-            if evidence is not None:
-                estimates["tempering"] = evidence
         if ready.plan is not None:
             self.progress.phase("comparing with the exploration")
             agreement = Agreement(self.evidence_key, self.target, ready.plan, joined["theta"], joined["log_prob"])
-            estimates = agreement.estimates() | estimates
-            evidence, checks = best_estimate(estimates), agreement.checks()
+            estimates |= agreement.estimates()
+            checks = agreement.checks(is_stopped=self.interruption.is_requested)
+            is_settled = agreement.is_settled
+        if replicas is not None and replicas.shape[1] >= 4:
+            ladder = ready.problem.options.get("inverse_temperatures")
+            ladder = np.asarray(ready.parameters.get("inverse_temperatures") if ladder is None else ladder)
+            found = ladder_evidence(self.evidence_key, self.target, replicas, ladder)
+            if found is not None and np.isfinite(found.log_z):
+                estimates["tempering"] = found
+                is_settled = worst_agreement(joined["theta"], joined["log_prob"])[0] <= AGREED_R_HAT
+        if kept.done:
+            checks = (*checks, self._precision_check(joined["theta"], joined["log_prob"]))
+        least = log_sum_of_seen(joined["theta"], joined["log_prob"]) if kept.done else -np.inf
+        evidence, reason = settle_evidence(estimates, least=least, is_settled=is_settled)
         return Result(
             space=space,
             theta=joined.pop("theta"),
@@ -382,24 +581,33 @@ class Run:
             sample_stats=joined,
             evidence=evidence,
             evidence_estimates=estimates,
+            evidence_reason=reason,
             transport=ready.transport,
             provenance=self._provenance(ready),
             history=ready.history or None,
             is_complete=is_complete,
             extra_checks=checks,
+            plan=ready.setup,
         )
 
     def _provenance(self, ready: _Ready) -> dict[str, Any]:
-        s, plan = self.settings, ready.plan
-        options = ready.problem.options
+        options, plan = ready.problem.options, ready.plan
         own = {} if plan is None else {"chosen": plan.sampler, "warm-up": plan.description}
+        tuned = {
+            k: v.tolist() for k, v in _by_name(ready.parameters).items()
+            if v.size <= 1000 and k.split(".")[0] not in options
+        }  # fmt: skip
+        return self._described(options, tuned, ready.thin, own, ready.header)
+
+    def _described(
+        self, options: dict[str, Any], tuned: dict[str, Any], thin: int, own: dict[str, Any], header: dict[str, Any]
+    ) -> dict[str, Any]:
+        s = self.settings
         return {
-            "sampler": s.sampler, **own, "options": {k: repr(v)[:200] for k, v in options.items()},
-            "tuned": {k: v.tolist() for k, v in _by_name(ready.parameters).items()
-                      if v.size <= 1000 and k.split(".")[0] not in options},
-            "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": ready.thin,
-            "training": ready.header.get("training"), "versions": _versions(),
-            "seconds": {**ready.header.get("seconds", {}), **self.progress.seconds},
+            "sampler": s.sampler, **own, "options": {k: repr(v)[:200] for k, v in options.items()}, "tuned": tuned,
+            "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": thin,
+            "training": header.get("training"), "versions": _versions(),
+            "seconds": {**header.get("seconds", {}), **self.progress.seconds},
             "max_seconds": self.budget.seconds, "max_evaluations": self.budget.evaluations,
             "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}",
             "checkpoint_error": None if self.store is None or self.store.error is None else str(self.store.error),
@@ -411,6 +619,18 @@ class Run:
 
 def _int(value: int) -> jax.Array:
     return jnp.asarray(value, jnp.int32)
+
+
+def _flat(theta: np.ndarray) -> np.ndarray:
+    return theta.reshape(-1, theta.shape[-1])
+
+
+def _mean_rate(rows: Mapping[str, np.ndarray]) -> float:
+    return float(rows["acceptance_rate"].mean())
+
+
+def _stored(transport: AbstractTransport | None) -> tuple[bytes, dict[str, Any]] | None:
+    return None if transport is None else serialise(transport)
 
 
 def _by_name(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:

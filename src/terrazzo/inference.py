@@ -6,7 +6,7 @@ Everything the user gives is checked here, before anything long starts; `executi
 import contextlib
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,12 @@ from terrazzo.checkpoints import Checkpoint
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError, TransportError
 from terrazzo.execution import TRAINING, Run, Settings
+from terrazzo.interruption import Interruption
+from terrazzo.precision import MAX_ROUNDING, PrecisionLoss, doubled, rounding
 from terrazzo.progress import Progress
 from terrazzo.results import Result
 from terrazzo.samplers.base import SamplerSpec
-from terrazzo.targets import Target, as_target, non_finite_error
+from terrazzo.targets import Target, as_target, non_finite_error, probe_points
 from terrazzo.transports import REGISTRY as TRANSPORTS
 from terrazzo.transports import AbstractTransport, coupling_order
 from terrazzo.warmup import SAFE_FLAG, Budget, may_hang
@@ -31,6 +33,7 @@ WARMUP, PLANNED_WARMUP = 500, 100
 LARGEST_LEARNED = {"cpu": 128, "accelerator": 256}  # coordinates up to which a transport is learned by default
 LEAST_SECONDS = 90.0  # of a whole run, below which there is no time to compile and train a transport
 EXPLORATION = ("num_ladders", "max_rounds")
+PRECISIONS = ("auto", "float32", "float64")
 
 
 def sample(
@@ -52,15 +55,16 @@ def sample(
     max_seconds: Any = None,
     max_evaluations: Any = None,
     vectorized: bool = False,
-    precision: str | None = None,
+    precision: str = "auto",
     keep_latent: bool = False,
     chunk_size: int | None = None,
     checkpoint: Any = None,
+    plan: Any = None,
     progress: Any = "auto",
 ) -> Result:
     """Draws from an unnormalised log-probability over integers.
 
-    With no options it explores by parallel tempering, learns an autoregressive transport from what it finds, tries
+    Small spaces are enumerated, and draws are then exact. Elsewhere it explores by parallel tempering, learns an autoregressive transport from what it finds, tries
     which moves are worth their time, freezes the best, and draws; the result says what was chosen and why
     (`result.choice`), and its verdict compares the draws with the exploration (`result.diagnose()`).
 
@@ -68,12 +72,12 @@ def sample(
         log_prob: Takes one configuration and returns a scalar; or a `tz.blackbox`; or a `tz.Target`.
         space: A `tz.Space`, or a single variable such as `tz.binary(20)` (left out for a `tz.Target`).
         seed: The same seed gives the same draws, for any chunk size and number of devices, and after a resume. (The
-            default sampler's choice rests on timings, which are measured once and kept in the cache directory.)
+            default sampler's choice rests on timings: `plan` repeats it.)
         chains: Independent chains, dealt out over all visible devices.
         draws: Kept draws per chain.
         warmup: Steps per chain in which the sampler is tuned or burnt in; none of them is kept.
-        thin: Steps per kept draw. By default what fills `max_seconds`; else 1, or, for the default sampler, what its
-            trial says makes draws nearly independent.
+        thin: Steps per kept draw. By default 1, or, for the default sampler, what its trial says makes draws nearly
+            independent, as far as `max_seconds` allows.
         sampler: "auto", or a name of `terrazzo.samplers.REGISTRY`.
         sampler_options: Keyword arguments of that sampler; an option given here is not tuned.
         transport: "autoregressive", "flow", "product", or a transport; False for none.
@@ -82,13 +86,17 @@ def sample(
         training: Options of `tz.fit` that differ from the defaults, or False to use the transport as it is.
         exploration: Whether to explore by tempering first, or its options (`num_ladders`, `max_rounds`). By default
             for the samplers "auto" and "hybrid". Chains then start half from the transport and half from what was
-            found, and the verdict compares the two.
-        init: Where chains start: configurations in the user's values, with a leading chain axis.
-        max_seconds: Wall time for everything together, compilation included: warm-up takes about 40 % of it, and learns
-            a transport only from 90 seconds on.
+            found, and the verdict compares the two. Without it nothing independent is known, and the verdict is
+            "unchecked" at best.
+        init: Where chains, and the exploration, start: configurations in the user's values, with a leading chain axis.
+        max_seconds: A bound on the wall time of everything together, compilation included as far as it can be foreseen:
+            warm-up takes about 40 % of it, and learns a transport only from 90 seconds on.
         max_evaluations: Evaluations of the target for everything together.
         vectorized: Whether `log_prob` takes a batch with a leading axis.
-        precision: "float64" to compute everything in double precision.
+        precision: "float32", "float64", or "auto": float64 where float32 cannot tell neighbouring configurations apart
+            to 0.01 nats (a large |log pi|), and for black boxes.
+        plan: What an earlier run decided (`result.plan`): the same seed then gives the same draws, bit for bit, whatever
+            this machine's timings are.
         keep_latent: Whether to keep the latent draws too (samplers that walk in the latent space).
         chunk_size: Kept draws per compiled call; by default about a second's worth.
         checkpoint: A folder: the run is stored there as it goes, and continued from there if it was interrupted.
@@ -108,8 +116,8 @@ def sample(
     _check_counts(chains=(chains, 1), draws=(draws, 1), warmup=(warmup, 0), thin=(thin, 1), chunk_size=(chunk_size, 1))
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise OptionError("seed", f"must be a non-negative integer, got {seed!r}", "e.g. seed=0")
-    if precision not in (None, "float32", "float64"):
-        raise OptionError("precision", f"must be 'float32' or 'float64', got {precision!r}", "leave it out")
+    if precision not in PRECISIONS:
+        raise OptionError("precision", f"must be one of {', '.join(PRECISIONS)}, got {precision!r}", "leave it out")
     options = _checked_mapping("sampler_options", sampler_options)
     if spec is None and options:
         raise OptionError("sampler_options", "need a sampler to belong to", "e.g. sampler='hybrid'")
@@ -117,40 +125,87 @@ def sample(
     explores = _checked_exploration(exploration, is_planned)
     if explores is not None and isinstance(training, Mapping) and "objective" in training:
         raise OptionError("training['objective']", "is set by the exploration's draws", "or say exploration=False")
-    if spec is None and explores is None:
-        raise OptionError("exploration", "cannot be False for the default sampler", "name a sampler, e.g. 'gibbs'")
     if keep_latent and not sampler.startswith("latent"):
         raise OptionError("keep_latent", f"the sampler {sampler!r} has no latent state", "leave it out")
     budget = Budget(seconds=max_seconds, evaluations=max_evaluations)
-    reporter = Progress(progress)
+    interruption = Interruption()
+    reporter = Progress(progress, on_update=interruption.check)
     enable_compilation_cache()
-    in_precision = contextlib.nullcontext() if precision is None else jax.enable_x64(precision == "float64")
-    with in_precision, reporter:
+    given = _Given(
+        sampler=sampler, spec=spec, options=options, transport=transport, transport_options=transport_options, init=init,
+        training=training, explores=explores, plan=plan, checkpoint=checkpoint,
+        settings={
+            "seed": int(seed), "chains": chains, "draws": draws, "warmup": warmup, "thin": thin,
+            "chunk_size": chunk_size, "keep_latent": keep_latent,
+            "is_transport_asked": transport is not None or isinstance(training, Mapping),
+            "may_enumerate": spec is None and exploration is None and training is None and not transport,
+        },
+    )  # fmt: skip
+    in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
+    with in_precision, interruption, reporter:
         reporter.phase("probing")
         target = as_target(log_prob, space, vectorized=vectorized)
-        if spec is not None and spec.check is not None:
-            spec.check(target)
-        if spec is not None and "gradient" in spec.needs and may_hang(target):
-            warnings.warn(
-                f"sampler {spec.name!r} takes gradients of linear algebra, which can make XLA wait for ever on a CPU"
-                f" with several cores\n  -> if the run stands still, start Python with XLA_FLAGS={SAFE_FLAG}",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
-        chosen = _choose_transport(spec, transport, transport_options, target, budget.seconds)
-        if spec is not None:
-            if spec.prepare is not None:
-                options = spec.prepare(target, **options)
-            _try_factory(spec, target, chosen, options)
-        starts = None if init is None else _checked_starts(init, target, chains)
-        mesh = devices.make_mesh(chains)
-        settings = Settings(
-            sampler, int(seed), chains, draws, warmup, thin, chunk_size, keep_latent, training, explores,
-            is_transport_asked=transport is not None or isinstance(training, Mapping),
+        if target.is_blackbox:
+            target.log_prob_fn.is_stopped = interruption.is_requested
+        tools = (reporter, budget, interruption)
+        is_single = jnp.result_type(float) == jnp.float32
+        if not is_single or precision == "float32":
+            return _run(given, target, *tools, may_restart=False)
+        if not target.is_blackbox and rounding(target, probe_points(target.space)) <= MAX_ROUNDING:
+            try:
+                return _run(given, target, *tools, may_restart=True)
+            except PrecisionLoss:
+                message = "float32 cannot resolve differences of log pi: the run starts again in float64"
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
+        with jax.enable_x64(True):
+            return _run(given, doubled(target), *tools, may_restart=False)
+
+
+class _Given(NamedTuple):
+    """What the user gave, checked as far as it can be without the target."""
+
+    sampler: str
+    spec: SamplerSpec | None
+    options: dict[str, Any]
+    transport: Any
+    transport_options: Any
+    init: Any
+    training: Any
+    explores: dict[str, Any] | None
+    plan: Any
+    checkpoint: Any
+    settings: dict[str, Any]
+
+
+def _run(
+    given: _Given, target: Target, progress: Progress, budget: Budget, interruption: Interruption, *, may_restart: bool
+) -> Result:
+    """Checks what needs the target, and runs."""
+    spec, options = given.spec, given.options
+    if spec is not None and spec.check is not None:
+        spec.check(target)
+    if spec is not None and "gradient" in spec.needs and may_hang(target):
+        warnings.warn(
+            f"sampler {spec.name!r} takes gradients of linear algebra, which can make XLA wait for ever on a CPU"
+            f" with several cores\n  -> if the run stands still, start Python with XLA_FLAGS={SAFE_FLAG}",
+            RuntimeWarning, stacklevel=3,
         )  # fmt: skip
-        store = (
-            None if checkpoint is None else Checkpoint(checkpoint, _fingerprint(settings, options, transport, target))
-        )
-        return Run(settings, spec, target, mesh, reporter, store, budget).execute(chosen, options, starts)
+    chosen = _choose_transport(spec, given.transport, given.transport_options, target, budget.seconds)
+    if spec is not None:
+        if spec.prepare is not None:
+            options = spec.prepare(target, **options)
+        _try_factory(spec, target, chosen, options)
+    chains = given.settings["chains"]
+    starts = None if given.init is None else _checked_starts(given.init, target, chains)
+    settings = Settings(
+        sampler=given.sampler, training=given.training, exploration=given.explores, may_restart=may_restart,
+        **given.settings,
+    )  # fmt: skip
+    store = None
+    if given.checkpoint is not None:
+        store = Checkpoint(given.checkpoint, _fingerprint(settings, options, given.transport, target))
+    run = Run(settings, spec, target, devices.make_mesh(chains), progress, store, budget, interruption)
+    return run.execute(chosen, options, starts, given.plan)
 
 
 # ---- checks of what the user gave

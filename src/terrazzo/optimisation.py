@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from terrazzo.ascent import ascend, offsets_of
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError
 from terrazzo.interactions import evaluate
@@ -31,8 +32,6 @@ CHUNK_SECONDS = 1.0
 GIBBS_LIMIT = 64  # beyond it a sweep by slices is cheaper than one by all values
 PILOT_DRAWS, PILOT_CHANGES = 256, 256
 COLD = 10.0  # at the cold end a typical change of one site has a ratio of e^10
-MAX_OFFSETS = 2**16  # beyond it ascent tries steps by powers of two instead of all values
-BATCH = 2**14  # candidates of one site evaluated at a time
 MAX_SWEEPS = 1000
 RESERVED_SWEEPS = 8  # of ascent, set aside from a budget
 LEAST_ROUNDS = 20  # a budget that does not reach for as many rounds gets fewer replicas
@@ -180,7 +179,7 @@ class _Search:
     def ascent_cost(self) -> int:
         """Evaluations of one sweep of coordinate ascent of one configuration."""
         space = self.target.space
-        return 1 if self.target.site_logits_fn is not None else 1 + space.num_dims * len(_offsets(space.max_size))
+        return 1 if self.target.site_logits_fn is not None else 1 + space.num_dims * len(offsets_of(space.max_size))
 
     def keep(self, theta: np.ndarray, log_prob: np.ndarray, most: int) -> None:
         """Takes in candidates; the best `most` different ones stay."""
@@ -301,7 +300,7 @@ class _Search:
         """Coordinate ascent of the candidates, until none of them improves."""
         self.progress.phase("ascent")
         target = self.target
-        offsets = _offsets(target.space.max_size)
+        offsets = offsets_of(target.space.max_size)
         per_row = self.ascent_cost
         num_rows = int(np.clip(self.left / (4 * per_row), 1, len(self.theta)))
         theta = self.theta[:num_rows]
@@ -316,7 +315,7 @@ class _Search:
             for sweep in range(MAX_SWEEPS):
                 if not len(theta) or len(theta) * per_row > self.left:
                     return
-                swept = _ascend(target, jnp.asarray(theta), jnp.asarray(offsets))
+                swept = ascend(target, jnp.asarray(theta), jnp.asarray(offsets))
                 self.num_evaluations += len(theta) * per_row
                 new, values, is_changed = (np.asarray(part) for part in swept)
                 is_better = is_changed & (values > log_prob)
@@ -409,54 +408,11 @@ def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: 
     return jax.lax.while_loop(goes_on, one, state._replace(num_evaluations=jnp.zeros_like(state.num_evaluations)))
 
 
-@jit
-def _ascend(
-    target: Target, theta: Int[Array, "row dim"], offsets: Int[Array, " offset"]
-) -> tuple[Int[Array, "row dim"], Float[Array, " row"], Bool[Array, " row"]]:
-    """One sweep of coordinate ascent: each coordinate in turn takes its best value, if that is better."""
-    sizes = jnp.asarray(target.space.sizes)
-    num_dims = target.space.num_dims
-
-    def one(theta: Int[Array, " dim"]) -> tuple[Array, Array, Array]:
-        def cheap(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            theta, log_prob = carry
-            logits = target.site_logits(theta, i)
-            value = jnp.argmax(logits).astype(theta.dtype)
-            return theta.at[i].set(jnp.where(logits[value] > logits[theta[i]], value, theta[i])), log_prob
-
-        def full(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            theta, log_prob = carry
-            values = (theta[i] + offsets) % sizes[i]
-            of_value = lambda k: target.log_prob(theta.at[i].set(k))
-            found = jax.lax.map(of_value, values, batch_size=min(BATCH, values.shape[0]))
-            place = jnp.argmax(found)
-            is_better = found[place] > log_prob
-            theta = theta.at[i].set(jnp.where(is_better, values[place], theta[i]))
-            return theta, jnp.where(is_better, found[place], log_prob)
-
-        if target.site_logits_fn is not None:
-            new, _ = jax.lax.fori_loop(0, num_dims, cheap, (theta, jnp.zeros((), jnp.result_type(float))))
-            log_prob = target.log_prob(new)
-        else:
-            new, log_prob = jax.lax.fori_loop(0, num_dims, full, (theta, target.log_prob(theta)))
-        return new, log_prob, jnp.any(new != theta)
-
-    return jax.vmap(one)(theta)
-
-
 # ---- small parts
 
 
 def _int(value: int) -> Array:
     return jnp.asarray(value, jnp.int32)
-
-
-def _offsets(max_size: int) -> np.ndarray:
-    """What ascent adds to a coordinate, modulo its size."""
-    if max_size <= MAX_OFFSETS:
-        return np.arange(1, max_size, dtype=np.int32)
-    powers = 2 ** np.arange(0, 24, dtype=np.int32)
-    return np.concatenate([powers[powers < max_size], -powers[powers < max_size]])
 
 
 def _default_kernel(target: Target, options: Any) -> tuple[str, dict[str, Any]]:

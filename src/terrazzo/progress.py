@@ -8,6 +8,7 @@ import math
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -108,6 +109,7 @@ class Progress:
     Args:
         mode: "auto" (live on a terminal, else plain lines), "rich", "plain" or "off"; True is "auto", False "off".
         stream: Where to write; stderr if None.
+        on_update: Called after every update: a place to stop at that all loops pass.
 
     Example::
 
@@ -125,7 +127,7 @@ class Progress:
     'sampling'
     """
 
-    def __init__(self, mode: str | bool = "auto", *, stream: Any = None):
+    def __init__(self, mode: str | bool = "auto", *, stream: Any = None, on_update: Callable[[], None] | None = None):
         if isinstance(mode, bool):
             mode = "auto" if mode else "off"
         if mode not in MODES:
@@ -141,6 +143,7 @@ class Progress:
         self._ticker: threading.Thread | None = None
         self._live: Any = None
         self._last_print = 0.0
+        self._on_update = on_update
 
     def __enter__(self) -> "Progress":
         self._stop.clear()
@@ -214,6 +217,8 @@ class Progress:
             phase.figures.update(figures)
         if self.mode == "plain" and now - self._last_print >= PLAIN_INTERVAL:
             self._print()
+        if self._on_update is not None:
+            self._on_update()
 
     def _end_phase(self) -> None:
         with self._lock:

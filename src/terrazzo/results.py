@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo.checks import Check, Diagnosis, Verdict, chain_checks, judge, without_false_alarms
+from terrazzo.checks import Check, Diagnosis, Verdict, chain_checks, judge, settled
 from terrazzo.diagnostics import LogZ
 from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
 from terrazzo.spaces import Space
@@ -71,21 +71,24 @@ class Result:
         theta: Flat draws, shape (chain, draw, d), inner integers.
         sample_stats: Per draw, shape (chain, draw): `log_prob`, `acceptance_rate`, `num_evaluations`, and others.
         latent: Latent draws z of shape (chain, draw, d), if they were asked for.
-        evidence: log Z with its standard error, if the sampler gives one: the most precise of the estimates.
-        evidence_estimates: log Z by each way it was estimated: "importance", "bridge", "tempering".
+        evidence: log Z with its standard error: the most precise of the estimates that are sound; NaN where they
+            contradict each other, None if there are none.
+        evidence_estimates: log Z by each way it was estimated: "exact", "importance", "bridge", "tempering".
+        evidence_reason: What the headline estimate rests on, or why there is none.
         transport: The transport used, if there was one.
         provenance: How the draws came about: sampler, options, seed, versions, seconds (anything JSON can hold).
         history: Training curves by name.
         is_complete: Whether the run reached its end (an interrupted run still gives a result).
         extra_checks: Further checks that need more than the draws.
+        plan: What the default sampler decided: `tz.sample(..., plan=result.plan)` repeats the run bit for bit.
 
     >>> import terrazzo as tz
     >>> theta = np.random.default_rng(0).integers(0, 2, (4, 500, 3)).astype(np.uint8)
     >>> result = Result(space=tz.Space(tz.binary(3)), theta=theta, sample_stats={"log_prob": -theta.sum(2) * 1.0})
     >>> result.draws["theta"].shape
     (4, 500, 3)
-    >>> result.verdict.is_trusted
-    True
+    >>> result.verdict.grade  # chains that agree, but nothing else to compare them with
+    'unchecked'
     """
 
     space: Space
@@ -94,11 +97,13 @@ class Result:
     latent: np.ndarray | None = None
     evidence: LogZ | None = None
     evidence_estimates: Mapping[str, LogZ] = field(default_factory=dict)
+    evidence_reason: str = ""
     transport: Any = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, np.ndarray] | None = None
     is_complete: bool = True
     extra_checks: tuple[Check, ...] = ()
+    plan: Any = None
 
     def __post_init__(self) -> None:
         theta = np.asarray(self.theta)
@@ -141,7 +146,7 @@ class Result:
 
     @property
     def log_z(self) -> float | None:
-        """The estimate of log Z, if there is one."""
+        """The estimate of log Z; NaN where none is sound (`evidence_reason` says why), None if none was made."""
         return None if self.evidence is None else self.evidence.log_z
 
     @property
@@ -175,12 +180,15 @@ class Result:
             acceptance_rate=self.sample_stats.get("acceptance_rate"),
             evidence=self.evidence,
             is_complete=self.is_complete,
+            num_draws=self.num_draws,
+            num_asked=int(self.provenance.get("draws", self.num_draws)),
+            is_explored="warm-up" in self.provenance,
         )
-        return without_false_alarms([*own, *self.extra_checks])
+        return settled(own, self.extra_checks)
 
     @cached_property
     def verdict(self) -> Verdict:
-        """Trusted or not, and why, in one line."""
+        """How far to trust the draws (exact, trusted, unchecked, not trusted), and why, in one line."""
         return judge(self.checks(), self.num_chains, len(self.constant), self.space.num_dims)
 
     def diagnose(self) -> Diagnosis:

@@ -33,6 +33,7 @@ class BlackBox:
         self.fn = fn
         self.vectorized = vectorized
         self.last_error: BaseException | None = None  # a host callback cannot raise cleanly through XLA
+        self.is_stopped: Callable[[], bool] = lambda: False  # asked before each evaluation
 
     def evaluate(self, space: Space, theta: np.ndarray) -> np.ndarray:
         """log pi of flat configurations with any leading axes; raises what the user's function raises."""
@@ -44,14 +45,19 @@ class BlackBox:
                     "log_prob", f"returned shape {values.shape} for {len(rows)} configurations", "one number each"
                 )
         else:
-            values = np.array([_as_python_float(self.fn(space.unflatten(row))) for row in rows])
+            values = np.array([self._value(space, row) for row in rows])
         return values.reshape(np.shape(theta)[:-1])
+
+    def _value(self, space: Space, row: np.ndarray) -> float:
+        if self.is_stopped():
+            raise KeyboardInterrupt
+        return _as_python_float(self.fn(space.unflatten(row)))
 
     def evaluate_quietly(self, space: Space, theta: np.ndarray) -> np.ndarray:
         """As `evaluate`, but an exception is remembered and gives NaN: for use inside a host callback."""
         try:
             return self.evaluate(space, theta)
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
             self.last_error = error
             return np.full(np.shape(theta)[:-1], np.nan)
 
@@ -153,7 +159,7 @@ class Target(eqx.Module):
             _probe_values(self)
             self.has_gradient = _probe_gradient(self)
             if running_conditionals is not None:
-                check_running(running_conditionals, self.log_prob, self.space, _probe_points(self.space)[2])
+                check_running(running_conditionals, self.log_prob, self.space, probe_points(self.space)[2])
 
     @property
     def is_blackbox(self) -> bool:
@@ -302,6 +308,9 @@ def non_finite_error(target: Target, theta: np.ndarray) -> TargetError:
     """The error for a NaN or +inf log-probability met at `theta` (or for a black box that raised there)."""
     theta = np.asarray(theta)
     if target.is_blackbox:
+        if isinstance(target.log_prob_fn.last_error, KeyboardInterrupt):
+            target.log_prob_fn.last_error = None
+            raise KeyboardInterrupt
         if target.log_prob_fn.last_error is not None:
             return _raised_error(target.log_prob_fn.last_error, target.space, theta)
         value = float(target.log_prob_fn.evaluate_quietly(target.space, theta))
@@ -336,14 +345,15 @@ def _raised_error(error: BaseException, space: Space, theta: np.ndarray | None =
     )
 
 
-def _probe_points(space: Space) -> np.ndarray:
+def probe_points(space: Space) -> np.ndarray:
+    """Configurations at which a target is probed: both corners and some at random."""
     rng = np.random.default_rng(0)
     inner = rng.integers(0, space.sizes, (NUM_PROBES, space.num_dims))
     return np.concatenate([np.zeros((1, space.num_dims)), space.sizes[None] - 1, inner]).astype(np.int32)
 
 
 def _probe_values(target: Target) -> None:
-    points = _probe_points(target.space)
+    points = probe_points(target.space)
     if target.is_blackbox:
         for theta in points:
             try:
@@ -406,7 +416,7 @@ def _probe_gradient(target: Target) -> bool:
     """Whether log pi can be evaluated and differentiated at real theta, and the gradient says something."""
     if target.is_blackbox:
         return False
-    points = jnp.asarray(_probe_points(target.space))
+    points = jnp.asarray(probe_points(target.space))
     real = points.astype(jnp.result_type(float))
     try:
         values, gradients = jax.jit(jax.vmap(jax.value_and_grad(target._traced)))(real)

@@ -55,6 +55,11 @@ class Budget:
         return time.perf_counter() - self.began
 
     @property
+    def is_unlimited(self) -> bool:
+        """Whether there is no limit at all."""
+        return self.seconds is None and self.evaluations is None
+
+    @property
     def is_over(self) -> bool:
         """Whether the whole run must end."""
         is_late = self.seconds is not None and self.elapsed >= self.seconds

@@ -26,7 +26,6 @@ from terrazzo.samplers.tempered_runs import ladder_evidence
 from terrazzo.samplers.tempering import LEAST_REJECTION, TemperingState, default_ladder
 from terrazzo.targets import Target, non_finite_error
 from terrazzo.warmup.budget import Budget
-from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.locals import exploring_kernel
 
 FIRST_RUNGS, MOST_RUNGS = 12, 96
@@ -129,9 +128,11 @@ def mean_rejections(betas: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
 class _Ladders:
     """The ladders and their loops, in chunks that show progress."""
 
-    def __init__(self, key: Array, target: Target, num_ladders: int, progress: Progress, budget: Budget):
+    def __init__(
+        self, key: Array, target: Target, num_ladders: int, progress: Progress, budget: Budget, num_tied: int
+    ):
         self.target, self.progress, self.budget = target, progress, budget
-        self.kernel, options, self.num_moves = exploring_kernel(target)
+        self.kernel, options, self.num_moves = exploring_kernel(target, num_tied)
         self.spec = REGISTRY["parallel_tempering"]
         chosen = {"kernel": self.kernel, "kernel_options": options, "num_moves": self.num_moves}
         assert self.spec.prepare is not None
@@ -142,12 +143,15 @@ class _Ladders:
         self.chunk, self.compiled = 1, 0  # `compiled`: the length of the ladder whose loop is compiled
         self.betas, self.rejections, self.barrier = np.zeros(0), np.zeros(0), 0.0
         self.states: Any = None
+        self.best = -np.inf  # log pi of the cold replicas, ever
+        self.began, self.compiling = time.perf_counter(), 0.0
 
     def problem(self, options: dict[str, Any]) -> running.Problem:
         return running.Problem(self.target, None, {**self.options, **options})
 
     def begin(self, starts: np.ndarray | None) -> None:
         theta = self.target.possible_starts(self.start_key, self.num_ladders) if starts is None else starts
+        theta = np.resize(np.asarray(theta), (self.num_ladders, self.target.space.num_dims))
         theta = devices.deal(self.mesh, jnp.asarray(theta, jnp.int32))
         options = {"num_temperatures": FIRST_RUNGS}
         self.states = running.start(self.mesh, self.spec, self.problem(options), {}, self.init_key, theta)
@@ -183,14 +187,18 @@ class _Ladders:
         bad = np.isnan(log_probs) | (log_probs == np.inf)
         if bad.any():
             raise non_finite_error(self.target, np.asarray(self.states.positions)[bad][0])
-        return float(log_probs[:, -1].max())
+        self.best = max(self.best, float(log_probs[:, -1].max()))
+        return self.best
 
     def affordable_rounds(self) -> int:
-        """As many rounds as a minute holds, within limits; by a timing that is measured once and remembered."""
+        """As many rounds as a minute holds, within limits; the fewest while none has been timed."""
         low, high = ROUNDS["cpu" if jax.default_backend() == "cpu" else "accelerator"]
-        key = cost_key(self.target, "exploration", self.kernel, self.num_moves, len(self.betas), self.num_ladders)
-        seconds = remembered(key, lambda: self.round_seconds if np.isfinite(self.round_seconds) else 1.0)
-        return int(np.clip(EXPLORING_SECONDS / seconds, low, high))
+        return int(np.clip(EXPLORING_SECONDS / self.round_seconds, low, high))
+
+    def is_over(self, phase: str) -> bool:
+        """Whether the budget of a phase is spent, or a minute of exploring where there is no limit."""
+        own = time.perf_counter() - self.began - self.compiling
+        return self.budget.is_spent(phase) or (self.budget.is_unlimited and own > EXPLORING_SECONDS)
 
     def draw(self, first: int, count: int, thin: int) -> dict[str, np.ndarray]:
         """`count` kept rounds of the frozen ladder, the first of them the `first`, `thin` rounds each.
@@ -208,7 +216,7 @@ class _Ladders:
         rows: list[dict[str, np.ndarray]] = []
         done = 0
         # With a budget in evaluations, spent between calls alone, the number of rounds does not depend on chunks.
-        while done < (wanted := max(1, fewest) if self.budget.is_spent(phase) else count):
+        while done < (wanted := max(1, fewest) if self.is_over(phase) else count):
             is_first = len(betas) != self.compiled
             size = 1 if is_first else min(self.chunk, wanted - done)
             tick = time.perf_counter()
@@ -223,6 +231,7 @@ class _Ladders:
             self.compiled = len(betas)
             if is_first:
                 self.budget.excuse(elapsed)
+                self.compiling += elapsed
             else:
                 self.round_seconds = min(self.round_seconds, elapsed / (size * thin))
             done += size
@@ -252,6 +261,7 @@ def explore(
     num_ladders: int | None = None,
     max_rounds: int | None = None,
     starts: np.ndarray | None = None,
+    num_tied: int = 0,
 ) -> Explored:
     """Parallel tempering until the ladders agree, or the rounds or the budget are spent.
 
@@ -262,14 +272,15 @@ def explore(
         progress: Its current phase is updated.
         num_ladders: Independent ladders; 8 on a CPU, more on an accelerator.
         max_rounds: The most rounds after adaptation; by default what a minute holds, within limits.
-        starts: Where the ladders start, (ladder, dim); uniform over the possible configurations if None.
+        starts: Where the ladders start, (start, dim), by turns; uniform over the possible configurations if None.
+        num_tied: How many sites must change together, if single sites are cut off.
 
     Returns:
         An `Explored`. The number of rounds depends on the draws and the budget alone, not on timings, unless the
         budget is in seconds.
     """
     began = time.perf_counter()
-    ladders = _Ladders(key, target, num_ladders or default_num_ladders(target), progress, budget)
+    ladders = _Ladders(key, target, num_ladders or default_num_ladders(target), progress, budget, num_tied)
     budget.excuse(budget.elapsed)
     phase = progress.phase("exploring", None, "rounds")
     ladders.begin(starts)
@@ -287,9 +298,12 @@ def explore(
         budget.spend_evaluations("exploration", int(blocks[-1]["num_evaluations"].sum(dtype=np.int64)))
         kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
         joined = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
+        if len(blocks) < 3:  # the same, within a block
+            first = joined["log_prob"].shape[1] // 3
+            joined = {name: values[:, first:] for name, values in joined.items()}
         r_hat, least = worst_agreement(joined["theta"], joined["log_prob"])
         progress.update(ladders.num_rounds, worst_r_hat=r_hat)
-        if (r_hat < GOOD_R_HAT and least > GOOD_ESS) or budget.is_spent("exploration"):
+        if (r_hat < GOOD_R_HAT and least > GOOD_ESS) or ladders.is_over("exploration"):
             break
     kept_rounds = sum(t * b["log_prob"].shape[1] for t, b in zip(thins[-len(kept) :], kept, strict=True))
     evidence = None

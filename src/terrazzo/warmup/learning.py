@@ -25,7 +25,6 @@ from terrazzo.targets import Target
 from terrazzo.training import Fitted, fit, forward_kl, reverse_kl
 from terrazzo.transports import AbstractTransport
 from terrazzo.warmup.budget import Budget
-from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.exploration import Explored
 from terrazzo.warmup.prospect import Rival, can_pay
 
@@ -105,8 +104,7 @@ def learn(
         progress.phase(name, steps, "steps")
         check_every = max(1, min(100, steps // NUM_CHECKS))
         watch = _Watch(
-            cost_key(target, name, transport, chosen["batch_size"]), explored, budget, steps, int(chosen["batch_size"]),
-            rival if i else None, step_seconds,
+            explored, budget, steps, int(chosen["batch_size"]), rival if i else None, step_seconds,
         )  # fmt: skip
         try:
             fitted = fit(
@@ -138,12 +136,12 @@ class _Watch:
     """Ends a stage when its budget is spent, or when it cannot pay any more."""
 
     def __init__(
-        self, cost_key: str, explored: Explored, budget: Budget, num_steps: int, batch_size: int, rival: Rival | None,
+        self, explored: Explored, budget: Budget, num_steps: int, batch_size: int, rival: Rival | None,
         least_seconds: float,
     ):  # fmt: skip
         self.budget, self.num_steps, self.batch_size, self.rival = budget, num_steps, batch_size, rival
         self.mean_log_prob = float(explored.log_prob[:, -explored.num_apart :].mean())
-        self.cost_key, self.least_seconds = cost_key, least_seconds
+        self.least_seconds = least_seconds
         self.first: tuple[float, int] | None = None
         self.num_checks, self.measured = 0, float("inf")
 
@@ -167,9 +165,7 @@ class _Watch:
     @property
     def step_seconds(self) -> float:
         """Seconds of a step of this stage, or what it takes at least while none has been timed."""
-        if not np.isfinite(self.measured):
-            return self.least_seconds
-        return remembered(self.cost_key, lambda: self.measured)
+        return self.measured if np.isfinite(self.measured) else self.least_seconds
 
     def can_pay(self, checks: Sequence[tuple[int, float]], last_step: int) -> bool:
         """Whether a transport with these checks could earn something if it were trained up to `last_step`."""

@@ -11,6 +11,7 @@ from terrazzo.errors import UnsupportedError
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.slice_gibbs import UPDATES
 from terrazzo.targets import Target
+from terrazzo.warmup.reach import MAX_BLOCK
 
 LINEAR_ALGEBRA = re.compile(r"= (cholesky|triangular_solve|lu|eigh|qr|geqrf|householder_product)\b")
 SAFE_FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
@@ -49,27 +50,47 @@ def _gibbs(target: Target) -> Local:
     return Local("gibbs", {}, d)
 
 
-def exploring_kernel(target: Target) -> tuple[str, dict[str, Any], int]:
-    """The kernel inside the ladder, its options, and its steps between swaps."""
+def _joint(target: Target, num_sites: int) -> Local:
+    """Redraws of so many sites jointly, where single sites are cut off."""
+    d, block = target.space.num_dims, min(num_sites, target.space.num_dims)
+    if block <= 2 or target.space.max_size**block > MAX_BLOCK:
+        return Local("pair_gibbs", {}, max(1, d // 2))
+    return Local("block_gibbs", {"block_size": block}, max(1, d // block))
+
+
+def exploring_kernel(target: Target, num_tied: int = 0) -> tuple[str, dict[str, Any], int]:
+    """The kernel inside the ladder, its options, and its steps between swaps.
+
+    Args:
+        target: The target.
+        num_tied: How many sites must change together for single sites not to be cut off (`reach`); 0 if they are not.
+    """
+    if num_tied:
+        local = _joint(target, num_tied)
+        return local.name, local.options, max(1, local.moves // 2)
     if target.running is not None:  # hot replicas change half of the sites that they redraw
         return "gibbs", {"num_updates": max(2, target.space.num_dims // 4)}, 1
     local = _gibbs(target)
     return local.name, local.options, max(1, local.moves // 4)
 
 
-def candidates(target: Target) -> list[Local]:
+def candidates(target: Target, num_tied: int = 0) -> list[Local]:
     """Local kernels to try: Gibbs, and what did best beside it on targets of this kind (docs/which-sampler.md).
 
-    The most promising come first: a trial that runs out of time leaves the last ones out.
+    The most promising come first: a trial that runs out of time leaves the last ones out. Where single sites are cut
+    off, only kernels that change several sites together can mix.
     """
     space = target.space
-    found = [_gibbs(target)]
-    if space.is_ordered.all() and space.max_size > 2:
-        if space.num_dims <= LARGEST_COVARIANCE:
-            found.insert(0, Local("integer_metropolis", {}, 16))
-        found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
-    elif target.has_gradient and target.running is None and not may_hang(target):  # a running sweep is far cheaper
-        found.append(Local("discrete_langevin", {}, 4))
+    if num_tied:
+        found = [_joint(target, num_tied), Local("swap", {}, space.num_dims)]
+    else:
+        found = [_gibbs(target)]
+        if space.is_ordered.all() and space.max_size > 2:
+            if space.num_dims <= LARGEST_COVARIANCE:
+                found.insert(0, Local("integer_metropolis", {}, 16))
+            found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
+        elif target.has_gradient and target.running is None and not may_hang(target):  # a running sweep is far cheaper
+            found.append(Local("discrete_langevin", {}, 4))
     return [local for local in found if _applies(target, local)]
 
 

@@ -1,5 +1,8 @@
 """The pipeline: tempered exploration -> a trial of local moves -> a transport, if it can pay -> its trial -> a plan.
 
+If chains of the plan that start elsewhere (`hunt`) stay in a mode that tempering did not find, a transport is learned
+from the draws of both, and the choice is made again.
+
 Nothing here touches exactness: whatever is chosen, the chains that follow leave pi invariant. The plan also carries
 what the verdict needs from outside the transport: tempered draws, their weights, and a second estimate of log Z.
 """
@@ -23,8 +26,10 @@ from terrazzo.targets import Target
 from terrazzo.transports import AbstractTransport, posterior_log_weights, sample_transport
 from terrazzo.warmup.budget import Budget
 from terrazzo.warmup.exploration import Explored, explore
+from terrazzo.warmup.hunt import OtherStarts
 from terrazzo.warmup.learning import learn
-from terrazzo.warmup.prospect import has_nothing_to_bring
+from terrazzo.warmup.prospect import Rival, has_nothing_to_bring
+from terrazzo.warmup.reach import NUM_DRAWS, cut_off
 from terrazzo.warmup.trial import Choice, Trial
 
 OWN_DRAWS = 8192
@@ -60,7 +65,7 @@ class Plan(NamedTuple):
         options: Keyword arguments of its factory.
         transport: The learned transport, or None.
         uses_transport: Whether the sampler moves through it.
-        explored: The tempered draws.
+        explored: The tempered draws; None if there was no exploration.
         weighed: What the transport says of itself and of them, or None.
         starts: Where the chains start, (chain, dim).
         is_from_transport: Which chains start from the transport.
@@ -69,13 +74,17 @@ class Plan(NamedTuple):
         thin: Rounds a kept draw, if the trial says so.
         rounds: Rounds that one step of the sampler plays: the user's steps are rounds.
         step_seconds: Seconds of one step of all chains, if the trial timed it; else infinite.
+        promise: Effective draws a second that the trial saw, or None.
+        num_tied: How many sites must change together, if single sites are cut off; else 0.
+        has_modes: Whether draws of modes that tempering did not find were learned from.
+        others: Chains of the sampler that began at hunted configurations, once they have run.
     """
 
     sampler: str
     options: dict[str, Any]
     transport: AbstractTransport | None
     uses_transport: bool
-    explored: Explored
+    explored: Explored | None
     weighed: Weighed | None
     starts: np.ndarray
     is_from_transport: np.ndarray
@@ -84,6 +93,10 @@ class Plan(NamedTuple):
     thin: int | None
     rounds: int
     step_seconds: float
+    promise: float | None = None
+    num_tied: int = 0
+    has_modes: bool = False
+    others: OtherStarts | None = None
 
 
 def rounds_a_step(thin: int | None) -> int:
@@ -142,24 +155,8 @@ def spread_starts(explored: Explored, weighed: Weighed | None, num_chains: int) 
     return starts, is_pushed
 
 
-def make_plan(
-    key: Array,
-    target: Target,
-    transport: AbstractTransport | None,
-    *,
-    num_chains: int,
-    num_draws: int,
-    thin: int | None,
-    mesh: Mesh,
-    length: int,
-    training: Mapping[str, Any] | bool | None,
-    exploration: Mapping[str, Any],
-    fixed: tuple[str, dict[str, Any]] | None,
-    may_give_up: bool,
-    budget: Budget,
-    progress: Progress,
-) -> Plan:
-    """Explores, tries, learns, tries what was learned, and returns what to run.
+class Planner:
+    """Makes the plan of one run, and makes it again when more is known.
 
     Args:
         key: A JAX key.
@@ -171,62 +168,141 @@ def make_plan(
         mesh: Their devices.
         length: Draws a chunk of that run can hold.
         training: Options of training; False leaves the transport as it is.
-        exploration: Options of `explore`.
+        exploration: Options of `explore`; None for none.
         fixed: A sampler's name and options that the user chose; None to choose by trial.
         may_give_up: Whether a transport that cannot pay is let go before its training ends.
+        starts: Where exploration starts, (start, dim), if the user said so.
         budget: What all this may spend.
         progress: Where phases show.
     """
-    explore_key, learn_key, weigh_key, trial_key = jax.random.split(key, 4)
-    trial = None
-    if fixed is None:
-        trial = Trial(
-            trial_key, target, num_chains=num_chains, mesh=mesh, length=length, rounds=rounds_a_step(thin),
-            budget=budget, progress=progress,
+
+    def __init__(
+        self, key: Array, target: Target, transport: AbstractTransport | None, *, num_chains: int, num_draws: int,
+        thin: int | None, mesh: Mesh, length: int, training: Mapping[str, Any] | bool | None,
+        exploration: Mapping[str, Any] | None, fixed: tuple[str, dict[str, Any]] | None, may_give_up: bool,
+        starts: np.ndarray | None, budget: Budget, progress: Progress,
+    ):  # fmt: skip
+        self.key, self.target, self.transport = key, target, transport
+        self.num_chains, self.num_draws, self.mesh, self.training = num_chains, num_draws, mesh, training
+        self.exploration, self.fixed, self.may_give_up, self.starts = exploration, fixed, may_give_up, starts
+        self.budget, self.progress = budget, progress
+        self.explore_key, self.learn_key, self.weigh_key, trial_key = jax.random.split(key, 4)
+        self.num_tied = self._find_ties()
+        self.trial: Trial | None = None
+        if fixed is None:
+            self.trial = Trial(
+                trial_key, target, num_chains=num_chains, mesh=mesh, length=length, rounds=rounds_a_step(thin),
+                budget=budget, progress=progress, num_tied=self.num_tied,
+            )  # fmt: skip
+        self.explored: Explored | None = None
+        self.rival: Rival | None = None
+
+    def _find_ties(self) -> int:
+        """How many sites must change together, seen from where chains could start."""
+        starts = self.starts
+        if starts is None:
+            starts = np.asarray(self.target.possible_starts(jax.random.fold_in(self.key, 1), NUM_DRAWS))
+        return cut_off(np.random.default_rng(0), self.target, starts).num_sites
+
+    def make(self) -> Plan:
+        """Explores, tries, learns, tries what was learned, and returns what to run."""
+        if self.exploration is not None:
+            with meanwhile(iter(()) if self.trial is None else self.trial.compile_ahead()):
+                self.explored = explore(
+                    self.explore_key, self.target, budget=self.budget, progress=self.progress, starts=self.starts,
+                    num_tied=self.num_tied, **self.exploration,
+                )  # fmt: skip
+        note, transport = "", self.transport if self.explored is not None else None
+        if self.trial is not None:
+            self.rival = self.trial.try_without(self.explored, self._spread(None)[0])
+            is_needless = has_nothing_to_bring(self.rival, seconds_left=self.budget.total_seconds_left)
+            if transport is not None and self.may_give_up and is_needless:
+                transport, note = None, NOT_BEGUN
+        return self._choose(self.explored, transport, self.rival if self.may_give_up else None, note, has_modes=False)
+
+    def make_again(self, theta: np.ndarray, log_prob: np.ndarray) -> Plan:
+        """The plan with a transport that is learned from the draws of further modes too, (mode, draw, dim)."""
+        explored = self.explored
+        assert explored is not None
+        places = np.arange(explored.theta.shape[1]) % theta.shape[1]
+        both = explored._replace(
+            theta=np.concatenate([explored.theta, theta[:, places].astype(explored.theta.dtype)]),
+            log_prob=np.concatenate([explored.log_prob, log_prob[:, places].astype(explored.log_prob.dtype)]),
+        )
+        return self._choose(both, self.transport, None, "", has_modes=True)
+
+    def _spread(self, weighed: "Weighed | None", explored: Explored | None = None) -> tuple[np.ndarray, np.ndarray]:
+        found = self.explored if explored is None else explored
+        if found is not None:
+            return spread_starts(found, weighed, self.num_chains)
+        starts = self.starts
+        if starts is None:
+            starts = np.asarray(self.target.possible_starts(jax.random.fold_in(self.key, 2), self.num_chains))
+        return np.resize(starts, (self.num_chains, self.target.space.num_dims)), np.zeros(self.num_chains, bool)
+
+    def _choose(
+        self, explored: Explored | None, transport: AbstractTransport | None, rival: Rival | None, note: str, *,
+        has_modes: bool,
+    ) -> Plan:  # fmt: skip
+        """Learns a transport from the draws, if there is one, tries it, and chooses."""
+        description: dict[str, Any] = {"tied_sites": self.num_tied}
+        if self.explored is not None:
+            description["exploration"] = self.explored.describe()
+        history: dict[str, np.ndarray] = {}
+        weighed = None
+        if transport is not None and self.training is not False and explored is not None:
+            settings = dict(self.training) if isinstance(self.training, Mapping) else {}
+            learned = learn(
+                jax.random.fold_in(self.learn_key, int(has_modes)), transport, self.target, explored,
+                budget=self.budget, progress=self.progress, settings=settings, rival=rival,
+            )  # fmt: skip
+            history, description["training"] = learned.history, learned.summary
+            transport, note = (None, GIVEN_UP) if learned.is_given_up else (learned.transport, "")
+        if transport is not None and explored is not None:
+            self.progress.phase("weighing the transport")
+            weighed = weigh(self.weigh_key, transport, self.target, explored)
+            description["transport"] = {
+                "is_ess": weighed.evidence.ess / len(weighed.own_log_weights), "acceptance": weighed.acceptance,
+                "pareto_k": weighed.evidence.pareto_k,
+            }  # fmt: skip
+            transport = placed(self.mesh, transport)
+        starts, is_pushed = self._spread(weighed, explored)
+        wanted, rounds, step_seconds, promise = None, 1, float("inf"), None
+        if self.fixed is not None:
+            name, options = self.fixed
+            uses = "transport" in REGISTRY[name].needs
+        else:
+            assert self.trial is not None
+            if has_modes:
+                self.trial.begin_again(starts)
+            if transport is not None and weighed is not None:
+                self.trial.try_transport(transport, weighed.acceptance)
+            choice: Choice = self.trial.choice(note=note)
+            name, options, uses = choice.row.sampler, choice.row.options, choice.row.uses_transport
+            description["choice"], wanted, rounds = choice.describe(), choice.thin(self.num_draws), choice.row.rounds
+            promise = choice.row.worth if choice.row.agreement else None
+            if name == "hybrid":  # tempering was timed on fewer ladders
+                step_seconds = choice.row.step_seconds
+        return Plan(
+            sampler=name, options=options, transport=transport, uses_transport=uses, explored=self.explored,
+            weighed=weighed, starts=starts, is_from_transport=is_pushed, history=history, description=description,
+            thin=wanted, rounds=rounds, step_seconds=step_seconds, promise=promise, num_tied=self.num_tied,
+            has_modes=has_modes,
         )  # fmt: skip
-    with meanwhile(iter(()) if trial is None else trial.compile_ahead()):
-        explored = explore(explore_key, target, budget=budget, progress=progress, **exploration)
-    description: dict[str, Any] = {"exploration": explored.describe()}
-    history: dict[str, np.ndarray] = {}
-    weighed, rival, note = None, None, ""
-    if trial is not None:
-        rival = trial.try_without(explored, spread_starts(explored, None, num_chains)[0])
-        is_needless = has_nothing_to_bring(rival, seconds_left=budget.total_seconds_left)
-        if transport is not None and may_give_up and is_needless:
-            transport, note = None, NOT_BEGUN
-    if transport is not None and training is not False:
-        settings = dict(training) if isinstance(training, Mapping) else {}
-        learned = learn(
-            learn_key, transport, target, explored, budget=budget, progress=progress, settings=settings,
-            rival=rival if may_give_up else None,
+
+    def next_best(self, plan: Plan) -> Plan | None:
+        """The plan with the next best candidate of the trial, or None if there is none that met."""
+        if self.trial is None:
+            return None
+        choice = self.trial.next_choice()
+        if choice is None:
+            return None
+        return plan._replace(
+            sampler=choice.row.sampler, options=choice.row.options, uses_transport=choice.row.uses_transport,
+            description={**plan.description, "choice": choice.describe()}, thin=choice.thin(self.num_draws),
+            rounds=choice.row.rounds, promise=choice.row.worth,
+            step_seconds=choice.row.step_seconds if choice.row.sampler == "hybrid" else float("inf"),
         )  # fmt: skip
-        history, description["training"] = learned.history, learned.summary
-        transport, note = (None, GIVEN_UP) if learned.is_given_up else (learned.transport, "")
-    if transport is not None:
-        progress.phase("weighing the transport")
-        weighed = weigh(weigh_key, transport, target, explored)
-        description["transport"] = {
-            "is_ess": weighed.evidence.ess / len(weighed.own_log_weights), "acceptance": weighed.acceptance,
-            "pareto_k": weighed.evidence.pareto_k,
-        }  # fmt: skip
-        transport = placed(mesh, transport)
-    starts, is_pushed = spread_starts(explored, weighed, num_chains)
-    wanted, rounds, step_seconds = None, 1, float("inf")
-    if fixed is not None:
-        name, options = fixed
-        uses = "transport" in REGISTRY[name].needs
-    elif trial is not None:
-        if transport is not None and weighed is not None:
-            trial.try_transport(transport, weighed.acceptance)
-        choice: Choice = trial.choice(note=note)
-        name, options, uses = choice.row.sampler, choice.row.options, choice.row.uses_transport
-        description["choice"], wanted, rounds = choice.describe(), choice.thin(num_draws), choice.row.rounds
-        if name == "hybrid":  # tempering was timed on fewer ladders
-            step_seconds = choice.row.step_seconds
-    return Plan(
-        name, options, transport, uses, explored, weighed, starts, is_pushed, history, description, wanted, rounds,
-        step_seconds,
-    )  # fmt: skip
 
 
 def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport | None:
@@ -240,8 +316,10 @@ def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport
 
 def plan_arrays(plan: Plan) -> dict[str, np.ndarray]:
     """Everything of a plan that is not in its description, as arrays by name; options only if they were chosen here."""
-    explored = {name: value for name, value in plan.explored._asdict().items() if isinstance(value, np.ndarray)}
-    arrays = {f"explored.{name}": value for name, value in explored.items()}
+    found = {} if plan.explored is None else plan.explored._asdict()
+    arrays = {f"explored.{name}": value for name, value in found.items() if isinstance(value, np.ndarray)}
+    if plan.others is not None:
+        arrays |= {f"others.{name}": value for name, value in plan.others._asdict().items()}
     if plan.weighed is not None:
         fields = ("theta", "own_log_weights", "tempered_log_weights")
         arrays |= {f"weighed.{name}": getattr(plan.weighed, name) for name in fields}
@@ -256,18 +334,21 @@ def plan_arrays(plan: Plan) -> dict[str, np.ndarray]:
 
 def plan_header(plan: Plan) -> dict[str, Any]:
     """The rest of a plan, as JSON can hold it."""
-    rest = {
-        name: value for name, value in plan.explored._asdict().items()
+    explored = plan.explored
+    rest = None if explored is None else {
+        name: value for name, value in explored._asdict().items()
         if isinstance(value, str | int | float) and not isinstance(value, np.ndarray)
     }  # fmt: skip
     return {
         "sampler": plan.sampler, "uses_transport": plan.uses_transport, "description": plan.description,
-        "explored": rest, "explored_evidence": _as_list(plan.explored.evidence),
+        "explored": rest, "explored_evidence": None if explored is None else _as_list(explored.evidence),
+        "num_tied": plan.num_tied, "has_modes": plan.has_modes,
         "weighed": None if plan.weighed is None else {
             "evidence": _as_list(plan.weighed.evidence), "acceptance": plan.weighed.acceptance,
         },
         "thin": plan.thin, "rounds": plan.rounds,
-        "options": {k: v for k, v in plan.options.items() if isinstance(v, str | int | float)},
+        "options": _plain(plan.options), "local_options": _plain(plan.options.get("local_options")),
+        "kernel_options": {} if explored is None else _plain(explored.kernel_options),
     }  # fmt: skip
 
 
@@ -277,10 +358,12 @@ def restored_plan(
 ) -> Plan:  # fmt: skip
     """A plan as it was stored."""
     part = lambda group: {k[len(group) + 1 :]: v for k, v in arrays.items() if k.startswith(f"{group}.")}
-    kernel = str(header["explored"]["kernel"])
-    kernel_options = _prepared(target, kernel, part("kernel_options"))
-    fields: dict[str, Any] = {**part("explored"), **header["explored"], "kernel_options": kernel_options}
-    explored = Explored(**fields, evidence=_as_log_z(header["explored_evidence"]))
+    explored, kernel_options = None, {}
+    if header["explored"] is not None:
+        kernel, plain = str(header["explored"]["kernel"]), header["kernel_options"]
+        kernel_options = _prepared(target, kernel, part("kernel_options"), plain)
+        fields: dict[str, Any] = {**part("explored"), **header["explored"], "kernel_options": kernel_options}
+        explored = Explored(**fields, evidence=_as_log_z(header["explored_evidence"]))
     weighed = None
     if header["weighed"] is not None:
         weighed = Weighed(
@@ -292,21 +375,32 @@ def restored_plan(
     else:
         options = {**header["options"], **{k: jnp.asarray(v) for k, v in part("options").items()}}
         if header["sampler"] == "hybrid":
-            options["local_options"] = _prepared(target, options["local"], part("local_options"))
+            options["local_options"] = _prepared(
+                target, options["local"], part("local_options"), header["local_options"]
+            )
         else:
             options["kernel_options"] = kernel_options
+    others = OtherStarts(**part("others")) if "others.theta" in arrays else None
     return Plan(
-        header["sampler"], options, transport, header["uses_transport"], explored, weighed, arrays["starts"],
-        arrays["is_from_transport"], history, header["description"], header["thin"], header["rounds"],
-        float("inf"),
+        sampler=header["sampler"], options=options, transport=transport, uses_transport=header["uses_transport"],
+        explored=explored, weighed=weighed, starts=arrays["starts"], is_from_transport=arrays["is_from_transport"],
+        history=history, description=header["description"], thin=header["thin"], rounds=header["rounds"],
+        step_seconds=float("inf"), num_tied=header["num_tied"], has_modes=header["has_modes"], others=others,
     )  # fmt: skip
 
 
-def _prepared(target: Target, name: str, tuned: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """A kernel's options: what it finds on the host, and what was tuned."""
+def _prepared(
+    target: Target, name: str, tuned: Mapping[str, np.ndarray], plain: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A kernel's options: what it finds on the host, plain numbers, and what was tuned."""
     prepare = REGISTRY[name].prepare
     found = {} if prepare is None else prepare(target)
-    return {**found, **{k: jnp.asarray(v) for k, v in tuned.items()}}
+    return {**found, **plain, **{k: jnp.asarray(v) for k, v in tuned.items()}}
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    """Options that JSON can hold."""
+    return {k: v for k, v in (options or {}).items() if isinstance(v, str | int | float)}
 
 
 def _as_list(value: LogZ | None) -> list[float] | None:

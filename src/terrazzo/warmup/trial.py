@@ -29,10 +29,9 @@ from terrazzo.samplers.base import SamplerSpec, Tuning
 from terrazzo.targets import Target
 from terrazzo.transports import AbstractTransport
 from terrazzo.warmup.budget import Budget
-from terrazzo.warmup.costs import cost_key, remembered
 from terrazzo.warmup.exploration import FEWEST_KEPT, Explored
 from terrazzo.warmup.locals import Local, candidates
-from terrazzo.warmup.mixing import least_ess, relaxation
+from terrazzo.warmup.mixing import cautious_ess, least_ess, relaxation
 from terrazzo.warmup.prospect import Rival
 
 NUM_RECORDS, FEWEST_RECORDS = 64, 8  # the fewest where a step takes seconds
@@ -121,14 +120,15 @@ class Trial:
 
     def __init__(
         self, key: Array, target: Target, *, num_chains: int, mesh: Mesh, length: int, rounds: int, budget: Budget,
-        progress: Progress,
+        progress: Progress, num_tied: int = 0,
     ):  # fmt: skip
         self.target, self.num_chains, self.mesh = target, num_chains, mesh
         self.length, self.rounds, self.budget, self.progress = length, rounds, budget, progress
         self.phase = "local trial"
-        self.candidates = candidates(target)
+        self.candidates = candidates(target, num_tied)
         self.transport: AbstractTransport | None = None
         self.local: Local | None = None
+        self.tried: list[Tried] = []
         self.init_key, self.tune_key, self.run_key = jax.random.split(key, 3)
         self.starts = devices.deal(mesh, jnp.zeros((num_chains, target.space.num_dims), jnp.int32))
         self.seconds = max(TRIAL_SECONDS, TRIAL_SHARE * (budget.seconds or 0.0))
@@ -158,7 +158,7 @@ class Trial:
         )
         return devices.deal(self.mesh, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like))
 
-    def try_without(self, explored: Explored, starts: np.ndarray) -> Rival:
+    def try_without(self, explored: Explored | None, starts: np.ndarray) -> Rival:
         """Tries local kernels and tempering, from these starts; returns what a transport would have to beat."""
         self.progress.phase("trying local moves", None, "candidates")
         self.starts = devices.deal(self.mesh, jnp.asarray(starts, jnp.int32))
@@ -167,12 +167,13 @@ class Trial:
             if not self.is_spent:
                 tried.append(self._tried(local))
         first = self._favourite(tried)
-        self.local = first.local
+        self.local, self.tried = first.local, tried
         if first.row.agreement != MET:
             self.passed_over = {other.row.label for other in tried} - {first.row.label}
-        tempering = self._tempering(explored)
-        if tempering.agreement != MET and explored.r_hat > FAR_APART and first.speed > 0:  # 0: cut short
-            self.passed_over.add(tempering.label)
+        if explored is not None:
+            tempering = self._tempering(explored)
+            if tempering.agreement != MET and explored.r_hat > FAR_APART and first.speed > 0:  # 0: cut short
+                self.passed_over.add(tempering.label)
         left = [row for row in self.rows if row.label not in self.passed_over]
         is_open = len(left) > 1 and not any(row.agreement for row in left)
         if is_open:  # are local moves slow, or shut in? A longer look, in training's time
@@ -216,6 +217,24 @@ class Trial:
         """The best of what was tried, and why; `note` says what became of a transport that was not tried."""
         best = self._best()
         return Choice(best, self.rows, "; ".join(filter(None, (self._reason(best), note))))
+
+    def begin_again(self, starts: np.ndarray) -> None:
+        """Forgets what was measured from starts that did not know all modes."""
+        self.rows, self.passed_over = [], set()
+        self.starts = devices.deal(self.mesh, jnp.asarray(starts, jnp.int32))
+        self.phase = "trial"
+        if self.local is not None:
+            self.progress.phase("trying local moves", None, "candidates")
+            self._local_alone(self.local, self.local.moves)
+
+    def next_choice(self) -> Choice | None:
+        """The best of the candidates that have not been chosen yet and whose chains met; None if there is none."""
+        self.passed_over.add(self._best().label)
+        left = [row for row in self.rows if row.label not in self.passed_over and row.agreement]
+        if not left:
+            return None
+        best = max(left, key=lambda row: row.worth)
+        return Choice(best, self.rows, f"{self._reason(best)}; the first choice did not keep its promise")
 
     @property
     def is_spent(self) -> bool:
@@ -283,8 +302,7 @@ class Trial:
         states = running.start(self.mesh, spec, problem, {}, self.init_key, self.starts)
         label = self._label(local, 1)
         states = self._first_step(spec, problem, states, label)
-        key = cost_key(self.target, label, None, self.num_chains)
-        seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
+        seconds = self._step_seconds(spec, problem, states, label)
         return local._replace(moves=int(np.clip(self.seconds / (2 * FEWEST_RECORDS * seconds), 1, local.moves)))
 
     @staticmethod
@@ -300,14 +318,20 @@ class Trial:
         return f"{local.moves if num_local is None else num_local} x {local.name}"
 
     def _hybrids(self, local: Local, acceptance: float) -> None:
-        """The hybrid with a few numbers of local moves; further out while the best is the largest tried."""
+        """The hybrid with a few numbers of local moves; further out while the best is the largest tried.
+
+        What moves best alone need not be the best partner of a jump: every local kernel has one look beside it.
+        """
         tried: dict[int, Row] = {}
         rank = lambda m: self._rank(tried[m])
+        local = self._partner(local)
         counts = sorted({1, max(1, local.moves // 4), local.moves})
         while counts and not (tried and self.is_spent):
             num_local = counts.pop(0)
             options = self._hybrid_options(local, num_local, "independence")
-            tried[num_local], _ = self._measure(f"transport + {num_local} x {local.name}", options, uses_transport=True)
+            known = [row for row in self.rows if row.label == self._pair_label(local, num_local)]
+            label = self._pair_label(local, num_local)
+            tried[num_local] = known[0] if known else self._measure(label, options, uses_transport=True)[0]
             best = max(tried, key=rank)
             if not counts and best == max(tried) and len(tried) < 5:
                 counts.append(4 * best)
@@ -321,19 +345,34 @@ class Trial:
                 }
                 self._measure(f"pCN {scale} + {best} x {local.name}", options, uses_transport=True)
 
+    def _partner(self, local: Local) -> Local:
+        """The local kernel that is worth most beside jumps."""
+        others = [one.local for one in self.tried if one.local.name != local.name]
+        worth: list[tuple[tuple[int, float], Local]] = []
+        for other in [local, *others] if others else []:
+            if worth and self.is_spent:
+                break
+            num_local = max(1, other.moves // 4)
+            label, options = self._pair_label(other, num_local), self._hybrid_options(other, num_local, "independence")
+            worth.append((self._rank(self._measure(label, options, uses_transport=True)[0]), other))
+        return max(worth, key=lambda found: found[0])[1] if worth else local
+
+    @staticmethod
+    def _pair_label(local: Local, num_local: int) -> str:
+        return f"transport + {num_local} x {local.name}"
+
     def _hybrid_options(self, local: Local, num_local: int, move: str) -> dict[str, Any]:
         return {**self._local_options(local, num_local), "move": move, "num_rounds": self.rounds}
 
     def _tempering(self, found: Explored) -> Row:
         """Parallel tempering, from what the exploration already measured."""
-        value = min(least_ess(found.theta, found.log_prob), float(found.log_prob.size))
+        value = min(cautious_ess(found.theta, found.log_prob), float(found.log_prob.size))
         options = {
             "inverse_temperatures": jnp.asarray(found.inverse_temperatures, jnp.result_type(float)),
             "kernel": found.kernel, "kernel_options": found.kernel_options, "num_moves": found.num_moves,
         }  # fmt: skip
         share = self.num_chains / found.theta.shape[0]  # a ladder is wide: a few of them fill any device
-        key = cost_key(self.target, "exploration", found.kernel, len(found.inverse_temperatures), found.theta.shape[0])
-        seconds = share * remembered(key, lambda: found.round_seconds)
+        seconds = share * found.round_seconds
         scaled = value * self.num_chains / found.theta.shape[0]
         worth = scaled / (found.kept_rounds * seconds)
         gap = self.num_chains * found.kept_rounds / max(scaled, 1.0)
@@ -357,9 +396,8 @@ class Trial:
         transport = self.transport if uses_transport else None
         problem = running.Problem(self.target, transport, options)
         states = running.start(self.mesh, spec, problem, {}, self.init_key, self.starts)
-        key = cost_key(self.target, label, transport, self.num_chains, self.rounds)
         states = self._first_step(spec, problem, states, label)
-        seconds = remembered(key, lambda: self._step_seconds(spec, problem, states, label))
+        seconds = self._step_seconds(spec, problem, states, label)
         count = int(np.clip(self.seconds / seconds, FEWEST_RECORDS, NUM_RECORDS))
         most = max(1, int(self.seconds / (count * seconds)))
         thin, first, factor = max(1, most // 64), 1, 1.0
@@ -368,7 +406,7 @@ class Trial:
             states, rows = self._draw(spec, problem, states, first + count // 4, count, thin, label)
             for part in (early, rows):
                 self.budget.spend_evaluations(self.phase, int(part["num_evaluations"].sum(dtype=np.int64)))
-            value = least_ess(rows["theta"], rows["log_prob"])
+            value = cautious_ess(rows["theta"], rows["log_prob"])
             if factor != LONGER_STRETCH and thin > 1 and value >= SATURATED * rows["log_prob"].size:
                 factor = SHORTER_STRETCH
             elif factor == SHORTER_STRETCH or thin == most or value >= CLEAR * self.num_chains:
