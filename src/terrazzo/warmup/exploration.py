@@ -306,6 +306,7 @@ def explore(
         if (r_hat < GOOD_R_HAT and least > GOOD_ESS) or ladders.is_over("exploration"):
             break
     kept_rounds = sum(t * b["log_prob"].shape[1] for t, b in zip(thins[-len(kept) :], kept, strict=True))
+    kept_rounds = min(kept_rounds, max(thins) * joined["log_prob"].shape[1])
     evidence = None
     if joined["log_prob"].shape[1] >= FEWEST_KEPT:
         evidence = ladder_evidence(jax.random.fold_in(key, 1), target, joined["replica_log_probs"], ladders.betas)
