@@ -63,7 +63,8 @@ def test_another_seed_gives_other_draws(target, reference):
 
 def test_result_is_complete_and_described(target, reference):
     assert reference.draws["theta"].shape == (4, 30, 5)
-    assert reference.draws["theta"].dtype == np.uint8
+    assert reference.draws["theta"].dtype == np.int64
+    assert reference.codes.dtype == np.uint8
     assert reference.is_complete
     assert set(reference.sample_stats) == {"log_prob", "acceptance_rate", "num_evaluations"}
     assert set(reference.history) >= {"loss", "is_ess", "gradient_norm", "held_out"}

@@ -334,7 +334,7 @@ def sample_conditional(
         raise OptionError("method", "'weights' needs an autoregressive or product transport", "method='chains'")
 
     def completed(theta: np.ndarray) -> np.ndarray:
-        whole = np.tile(codes, (len(theta), 1)).astype(target.space.dtype)
+        whole = np.tile(codes, (len(theta), 1)).astype(np.int64)
         whole[:, free] = theta
         return whole
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from terrazzo import devices, running
+from terrazzo.arguments import key_of_seed
 from terrazzo.checkpoints import Checkpoint, Setup, restore_states, state_leaves
 from terrazzo.checks import Check
 from terrazzo.diagnostics import LogZ, importance_summary
@@ -99,7 +100,7 @@ class Run:
         self.settings, self.target, self.mesh, self.progress = settings, target, mesh, progress
         self.store, self.budget = store, budget
         self._spec, self.step_seconds = spec, float("inf")
-        keys = jax.random.split(jax.random.key(settings.seed), 8)
+        keys = jax.random.split(key_of_seed(settings.seed), 8)
         self.train_key, self.build_key, self.start_key, self.init_key = keys[:4]
         self.warm_key, self.draw_key, self.evidence_key, self.plan_key = keys[4:]
         space = target.space

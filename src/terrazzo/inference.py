@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo import devices, running, samplers
+from terrazzo import arguments, devices, running, samplers
 from terrazzo.checkpoints import Checkpoint
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError, TransportError
@@ -106,8 +106,7 @@ def sample(
     is_planned = sampler in PLANNED
     warmup = (PLANNED_WARMUP if is_planned else WARMUP) if warmup is None else warmup
     _check_counts(chains=(chains, 1), draws=(draws, 1), warmup=(warmup, 0), thin=(thin, 1), chunk_size=(chunk_size, 1))
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise OptionError("seed", f"must be a non-negative integer, got {seed!r}", "e.g. seed=0")
+    seed = arguments.seed_number(seed)
     if precision not in (None, "float32", "float64"):
         raise OptionError("precision", f"must be 'float32' or 'float64', got {precision!r}", "leave it out")
     options = _checked_mapping("sampler_options", sampler_options)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from terrazzo import arguments
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError
 from terrazzo.interactions import evaluate
@@ -65,6 +66,14 @@ class Maximum(NamedTuple):
     num_rounds: int
     history: dict[str, np.ndarray]
     inverse_temperatures: np.ndarray
+
+    def __repr__(self) -> str:
+        """One line; the history is in `history`."""
+        shown = " ".join(np.array2string(self.flat, threshold=12).split())
+        words = ["proven" if self.is_proven else "a local maximum" if self.is_local_maximum else "not a local maximum"]
+        words += [] if self.is_complete else ["interrupted"]
+        spent = f"{self.num_evaluations} evaluations, {self.num_rounds} rounds"
+        return f"Maximum(log_prob {self.log_prob:.6g} at {shown}: {', '.join(words)}; {spent})"
 
 
 def maximize(
@@ -134,8 +143,7 @@ def maximize(
     for name, number in (("max_seconds", max_seconds), ("max_inverse_temperature", max_inverse_temperature)):
         if number is not None and not number > 0:
             raise OptionError(name, f"must be positive, got {number!r}", "leave it out for the default")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise OptionError("seed", f"must be a non-negative integer, got {seed!r}", "e.g. seed=0")
+    seed = arguments.seed_number(seed)
     if precision not in (None, "float32", "float64"):
         raise OptionError("precision", f"must be 'float32' or 'float64', got {precision!r}", "leave it out")
     enable_compilation_cache()
@@ -161,7 +169,7 @@ class _Search:
         self, target: Target, seed: int, progress: Progress, max_seconds: float | None, max_evaluations: int | None
     ):
         self.target, self.progress = target, progress
-        self.key, self.rng = jax.random.key(seed), np.random.default_rng(seed)
+        self.key, self.rng = arguments.key_of_seed(seed), np.random.default_rng(seed)
         self.max_seconds, self.max_evaluations = max_seconds, max_evaluations
         self.started = time.perf_counter()
         self.num_evaluations, self.num_rounds = 0, 0
@@ -339,7 +347,7 @@ class _Search:
         return Maximum(
             theta=values["theta"] if space.is_plain else values,
             log_prob=float(self.log_prob[0]),
-            flat=flat,
+            flat=flat.astype(np.int64),
             is_local_maximum=bool(self.is_local_maximum),
             is_proven=self.is_proven,
             is_complete=self.is_complete,

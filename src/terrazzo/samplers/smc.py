@@ -173,5 +173,5 @@ def smc(
         )
     stages = int(count.max())
     evidence = importance_summary(log_z)
-    theta = theta.astype(target.space.dtype)
+    theta = theta.astype(np.int64)
     return SMCResult(target.space, theta, log_prob, evidence, log_z, count, schedule[:, :stages])

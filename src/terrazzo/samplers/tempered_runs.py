@@ -184,10 +184,10 @@ def run_tempering(
     states, betas = _warm_up(warmup_key, target, theta, ladder, num_warmup, make)
     out = _draw(draw_key, target, states, betas, num_draws, thinning, make, keep_tempered)
     cold, log_probs = (np.moveaxis(np.asarray(x), 0, 1) for x in out[:2])
-    tempered = np.moveaxis(np.asarray(out[2]), 0, 1).astype(target.space.dtype) if keep_tempered else None
+    tempered = np.moveaxis(np.asarray(out[2]), 0, 1).astype(np.int64) if keep_tempered else None
     evidence = ladder_evidence(support_key, target, log_probs, np.asarray(betas))
     return TemperedRun(
-        cold.astype(target.space.dtype),
+        cold.astype(np.int64),
         log_probs,
         tempered,
         np.asarray(betas),
