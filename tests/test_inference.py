@@ -160,7 +160,7 @@ def test_impossible_starts_are_redrawn_or_reported():
         return jnp.where(jnp.all(theta == 1), 0.0, -jnp.inf)
 
     assert tz.Target(rare, tz.binary(2)).possible_starts(jax.random.key(0), 8).min() == 1
-    with pytest.raises(TargetError, match="-inf at all of 100"):
+    with pytest.raises(TargetError, match="-inf at all of"):
         tz.sample(rare, tz.binary(40), seed=0, sampler="gibbs", progress="off")
     fixed = tz.sample(rare, tz.binary(40), seed=0, sampler="gibbs", draws=3, warmup=0, init=np.ones(40), progress="off")
     assert fixed.theta.min() == 1

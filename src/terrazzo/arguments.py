@@ -3,8 +3,11 @@
 Every check names the argument, shows its value and says what to do. All of them run before any work starts.
 """
 
+import contextlib
 import math
 import numbers
+import os
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -97,6 +100,41 @@ def instance(name: str, value: Any, kind: type, remedy: str, error: type = Optio
     if not isinstance(value, kind):
         raise error(name, f"must be a {kind.__name__}, got {shown(value)}", remedy)
     return value
+
+
+def available_memory() -> float:
+    """Bytes that this process may still take: of the machine, or of its control group where that is less."""
+    found = [math.inf]
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        found.append(1024.0 * float(lines["MemAvailable"].split()[0]))
+    except (OSError, KeyError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            found.append(float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit ("max")
+        folder = Path("/sys/fs/cgroup")
+        limit, used = (float((folder / name).read_text()) for name in ("memory.max", "memory.current"))
+        found.append(max(limit - used, 0.0))
+    return min(found)
+
+
+def format_bytes(count: float) -> str:
+    """Bytes for a person.
+
+    >>> format_bytes(3.2e9)
+    '3.2 GB'
+    """
+    for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}" if count < 1e18 else f"{count:.1e} bytes"
+    return f"{count / 1e3:.3g} kB"
+
+
+def memory(what: str, peak: float, remedy: str = "ask for less") -> None:
+    """Raises unless so many bytes fit into the memory that is left."""
+    left = available_memory()
+    if peak > left:
+        raise OptionError("memory", f"{what} take {format_bytes(peak)}, and {format_bytes(left)} are left", remedy)
 
 
 def random_key(key: Any, name: str = "key") -> Array:

@@ -4,6 +4,7 @@ Everything the user gives is checked here, before anything long starts; `executi
 """
 
 import contextlib
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,9 @@ WARMUP, PLANNED_WARMUP = 500, 100
 LARGEST_LEARNED = {"cpu": 128, "accelerator": 256}  # coordinates up to which a transport is learned by default
 LEAST_SECONDS = 90.0  # of a whole run, below which there is no time to compile and train a transport
 EXPLORATION = ("num_ladders", "max_rounds")
+NO_LIMIT = "leave it out for no limit"
+PEAK = 1.5  # memory of a run, in the size of its draws
+BYTES_OF_FIGURES = 24  # of a draw: its log-probability, acceptance and evaluations
 
 
 def sample(
@@ -102,13 +106,20 @@ def sample(
     >>> result.draws["theta"].shape
     (8, 200, 3)
     """
-    spec = None if sampler == "auto" else samplers.get(sampler)
+    spec = None if isinstance(sampler, str) and sampler == "auto" else samplers.get(sampler)
     is_planned = sampler in PLANNED
     warmup = (PLANNED_WARMUP if is_planned else WARMUP) if warmup is None else warmup
     _check_counts(chains=(chains, 1), draws=(draws, 1), warmup=(warmup, 0), thin=(thin, 1), chunk_size=(chunk_size, 1))
+    keep_latent, vectorized = arguments.flag("keep_latent", keep_latent), arguments.flag("vectorized", vectorized)
+    max_seconds = None if max_seconds is None else arguments.number("max_seconds", max_seconds, remedy=NO_LIMIT)
+    if max_evaluations is not None:
+        max_evaluations = arguments.number("max_evaluations", max_evaluations, remedy=NO_LIMIT)
+    if checkpoint is not None and (not isinstance(checkpoint, str | os.PathLike) or not str(checkpoint)):
+        raise OptionError("checkpoint", f"must be a folder, got {arguments.shown(checkpoint)}", "e.g. checkpoint='run'")
     seed = arguments.seed_number(seed)
-    if precision not in (None, "float32", "float64"):
-        raise OptionError("precision", f"must be 'float32' or 'float64', got {precision!r}", "leave it out")
+    if precision is not None and (not isinstance(precision, str) or precision not in ("float32", "float64")):
+        shown = arguments.shown(precision)
+        raise OptionError("precision", f"must be 'float32' or 'float64', got {shown}", "leave it out")
     options = _checked_mapping("sampler_options", sampler_options)
     if spec is None and options:
         raise OptionError("sampler_options", "need a sampler to belong to", "e.g. sampler='hybrid'")
@@ -127,6 +138,7 @@ def sample(
     with in_precision, reporter:
         reporter.phase("probing")
         target = as_target(log_prob, space, vectorized=vectorized)
+        _check_memory(target, chains, draws, keep_latent)
         if spec is not None and spec.check is not None:
             spec.check(target)
         if spec is not None and "gradient" in spec.needs and may_hang(target):
@@ -159,10 +171,18 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
     for name, (value, low) in counts.items():
         if value is None and name in ("thin", "chunk_size"):
             continue
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
-            raise OptionError(
-                name, f"must be an integer of at least {low}, got {value!r}", "leave it out for a default"
-            )
+        arguments.count(name, value, low=low)
+
+
+def _check_memory(target: Target, chains: int, draws: int, keep_latent: bool) -> None:
+    """Says how large a run is and refuses one that does not fit: the draws and figures of each, at their peak."""
+    space = target.space
+    each = space.num_dims * (space.dtype.itemsize + (4 if keep_latent else 0)) + BYTES_OF_FIGURES
+    states = chains * space.num_dims * 16  # the chains themselves
+    arguments.memory(
+        f"{chains} chains x {draws} draws of {space.num_dims} coordinates", PEAK * chains * draws * each + states,
+        "ask for fewer chains or draws, or raise thin",
+    )  # fmt: skip
 
 
 def _fingerprint(settings: Settings, options: dict[str, Any], transport: Any, target: Target) -> dict[str, Any]:
@@ -192,7 +212,7 @@ def _checked_mapping(name: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise OptionError(name, f"must be a dict of options, got {value!r}"[:120], "e.g. {'scale': 0.3}")
+        raise OptionError(name, f"must be a dict of options, got {arguments.shown(value)}", "e.g. {'scale': 0.3}")
     return dict(value)
 
 
@@ -238,7 +258,7 @@ def _choose_transport(
             raise OptionError("transport_options", str(error).split("() ")[-1], "see the builder's arguments") from None
     if not isinstance(transport, AbstractTransport):
         raise TransportError(
-            "transport", f"must be a name or a transport, got {type(transport).__name__}", "e.g. 'flow'"
+            "transport", f"must be a name or a transport, got {arguments.shown(transport)}", "e.g. 'flow'"
         )
     if transport.space != target.space:
         raise TransportError("transport", "was built for another space", "build it for the target's space")

@@ -38,6 +38,13 @@ def _as_int(name: str, value: Any) -> int:
     return int(value)
 
 
+def _as_array(values: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except Exception:  # ragged lists, objects that fail at being arrays
+        raise SpaceError(name, "is not an array of values", "give one value per element") from None
+
+
 @dataclass(frozen=True)
 class Variable:
     """One integer variable of any shape. Build it with `binary`, `integers` or `categorical`.
@@ -80,17 +87,21 @@ class Variable:
 
     def encode(self, values: Any, name: str = "theta") -> np.ndarray:
         """The user's values to inner integers; raises `SpaceError` outside the range."""
-        values = np.asarray(values)
+        values = _as_array(values, name)
         if self.labels is not None:
             lookup = {label: code for code, label in enumerate(self.labels)}
             try:
                 codes = np.array([lookup[v] for v in values.ravel().tolist()], np.int64).reshape(values.shape)
-            except KeyError as missing:
+            except (KeyError, TypeError) as missing:
+                bad = repr(missing.args[0])[:60] if isinstance(missing, KeyError) else "a list"
                 raise SpaceError(
-                    name, f"{missing.args[0]!r} is not one of its labels", f"labels are {list(self.labels)[:8]}"
+                    name, f"{bad} is not one of its labels", f"labels are {list(self.labels)[:8]}"
                 ) from None
         else:
-            if not np.all(np.equal(np.mod(values, 1), 0)):
+            if values.dtype.kind not in "biuf":
+                text = " ".join(str(values).split())[:60]
+                raise SpaceError(name, f"must be whole numbers, got {text!r}", "give one number per element")
+            if not np.all(np.isfinite(values)) or not np.all(np.equal(np.mod(values, 1), 0)):
                 raise SpaceError(name, "values must be whole numbers", "round them first")
             codes = np.asarray(values.astype(np.int64) - self.low)  # arithmetic makes scalars of 0-d arrays
         if codes.shape[codes.ndim - len(self.shape) :] != self.shape:
