@@ -140,7 +140,7 @@ MUTANTS = [
            lambda key, grid, is_valid: jnp.zeros(grid.shape[1], jnp.int32)),
     Mutant("swaps always accepted", "swap", "pairs", "metropolis_hastings", always_accepts),
     Mutant("a line drawn without its weights", "pair_gibbs", "pairs", "candidate_log_probs",
-           lambda target, theta, sites, values, known, log_prob: jnp.zeros(values.shape[0]) + log_prob, {"reach": "line"}),
+           lambda target, theta, sites, values, known, value: jnp.zeros(values.shape[0]) + value, {"reach": "line"}),
     Mutant("slice too deep", "slice_gibbs", "slice_gibbs", "draw_level",
            lambda key, log_prob: log_prob - 1.5 * jax.random.exponential(key, (), log_prob.dtype)),
     Mutant("locally balanced without Z", "locally_balanced", "locally_balanced", "metropolis_hastings", no_hastings),

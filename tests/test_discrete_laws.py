@@ -408,7 +408,9 @@ def test_mutants_are_caught(mutant):
     space = suitable(SPECS[mutant.sampler])
     target, stacked = pattern(space)
     pi = probabilities(space)[:3]
-    options = {key: STEEP if isinstance(value, str) and value == "steep" else value for key, value in mutant.options.items()}
+    options = {
+        key: STEEP if isinstance(value, str) and value == "steep" else value for key, value in mutant.options.items()
+    }
     with mutant.planted():
         make = maker(mutant.sampler, options, target)
         if mutant.sampler in CONTINUOUS or mutant.is_sampled:

@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "terrazzo"
 # stands above the samplers because a result is arrays and a space: it must not know how the draws were made.
 ORDER = [
     {"errors", "devices", "compilation", "background", "interruption"},
-    {"spaces"},
+    {"arguments", "user_code", "starts"},
+    {"spaces", "hints"},
     {"storage"},
     {"diagnostics", "progress"},
     {"summaries"},

@@ -63,7 +63,8 @@ def test_another_seed_gives_other_draws(target, reference):
 
 def test_result_is_complete_and_described(target, reference):
     assert reference.draws["theta"].shape == (4, 30, 5)
-    assert reference.draws["theta"].dtype == np.uint8
+    assert reference.draws["theta"].dtype == np.int64
+    assert reference.codes.dtype == np.uint8
     assert reference.is_complete
     assert set(reference.sample_stats) == {"log_prob", "acceptance_rate", "num_evaluations"}
     assert set(reference.history) >= {"loss", "is_ess", "gradient_norm", "held_out"}
@@ -159,7 +160,7 @@ def test_impossible_starts_are_redrawn_or_reported():
         return jnp.where(jnp.all(theta == 1), 0.0, -jnp.inf)
 
     assert tz.Target(rare, tz.binary(2)).possible_starts(jax.random.key(0), 8).min() == 1
-    with pytest.raises(TargetError, match="-inf at all of 100"):
+    with pytest.raises(TargetError, match="-inf at all of"):
         tz.sample(rare, tz.binary(40), seed=0, sampler="gibbs", progress="off")
     fixed = tz.sample(rare, tz.binary(40), seed=0, sampler="gibbs", draws=3, warmup=0, init=np.ones(40), progress="off")
     assert fixed.theta.min() == 1

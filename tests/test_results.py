@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 import types
+import warnings
 import zipfile
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_draws_are_in_the_users_values(result):
     assert set(np.unique(result.draws["count"])) == set(range(-3, 5))
     assert result.draws["colour"].shape == (4, 600, 2)
     assert set(np.unique(result.draws["colour"])) == {"red", "green", "blue"}
-    assert result.draws["code"].dtype.kind == "u"
+    assert result.draws["code"].dtype == result.draws["gene"].dtype == np.int64
     assert result.draws["colour"] is result.draws["colour"]
     np.testing.assert_array_equal(
         result.space.encode({k: v[1, 5:9] for k, v in result.draws.items()}), result.theta[1, 5:9]
@@ -67,7 +68,7 @@ def test_draws_are_in_the_users_values(result):
     assert result.num_draws == 600
     assert result.log_prob.shape == (4, 600)
     assert (result.log_z, result.log_z_standard_error) == (1.5, 0.1)
-    assert result.constant == ["gene[1]"]
+    assert result.constant == ["gene[right]"]
 
 
 def test_immutable(result):
@@ -88,7 +89,7 @@ def test_wrong_arrays_are_refused(result):
 def test_summary_rows(result):
     table = result.summary()
     names = [row.name for row in table.rows]
-    assert names[:3] == ["gene[0]", "gene[1]", "count"]
+    assert names[:3] == ["gene[left]", "gene[right]", "count"]
     assert "colour[0] = red" in names
     assert "code = 3" in names
     assert names[-1] == "log_prob"
@@ -97,7 +98,7 @@ def test_summary_rows(result):
     red = (result.draws["colour"][..., 0] == "red").mean()
     assert table["colour[0] = red"].mean == pytest.approx(red)
     assert table["colour[0] = red"].sd == pytest.approx(np.sqrt(red * (1 - red)), rel=1e-3)
-    assert np.isnan(table["gene[1]"].ess_bulk)
+    assert np.isnan(table["gene[right]"].ess_bulk)
     assert table.num_constant == 1
     assert str(table).splitlines()[-1].startswith("1 of 6 coordinates constant")
     widths = {len(line) for line in str(table).splitlines()[: len(names) + 1]}
@@ -196,7 +197,7 @@ def check_groups(posterior, stats):
     assert posterior["gene"].dims == ("chain", "draw", "site")
     assert list(posterior["site"].values) == ["left", "right"]
     assert posterior["colour"].dims == ("chain", "draw", "spot")
-    assert posterior["colour"].dtype.kind in "iu"
+    assert posterior["colour"].dtype == posterior["gene"].dtype == np.int64
     assert posterior["colour"].attrs["labels"] == ["red", "green", "blue"]
     assert posterior["count"].values.min() == -3
     assert posterior.attrs["inference_library"] == "terrazzo"
@@ -210,6 +211,22 @@ def test_arviz_now(result):
     check_groups(data.posterior, data.sample_stats)
     arviz = importlib.import_module("arviz")
     assert arviz.summary(data, var_names=["count"]).shape[0] == 1
+
+
+def test_draws_can_be_computed_with(result):
+    gene = result.draws["gene"]
+    assert set(np.unique(2 * gene - 1)) == {-1, 1}
+    assert (2 * result.theta - 1).min() == -1
+    assert result.theta.dtype == np.int64
+    assert result.codes.dtype == result.space.dtype
+    copy = dataclasses.replace(result, is_complete=False)
+    np.testing.assert_array_equal(copy.codes, result.codes)
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    arviz = importlib.import_module("arviz")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arviz.plot_posterior(result.to_arviz(), var_names=["gene", "colour"])
+    pyplot.close("all")
 
 
 def test_arviz_1_gives_a_tree(result, monkeypatch):
@@ -228,7 +245,7 @@ def test_save_and_load(result, tmp_path):
         assert back.space == result.space
         assert back.space.coordinate_names() == result.space.coordinate_names()
         np.testing.assert_array_equal(back.theta, result.theta)
-        assert back.theta.dtype == result.theta.dtype
+        assert back.codes.dtype == result.codes.dtype == result.space.dtype
         np.testing.assert_array_equal(back.latent, result.latent)
         for name, values in result.sample_stats.items():
             np.testing.assert_array_equal(back.sample_stats[name], values)

@@ -20,7 +20,7 @@ def test_sizes_and_names():
     assert MIXED.sizes.tolist() == [2, 2, 2, 65536, 2, 2, 2, 2]
     assert MIXED.is_ordered.tolist() == [True] * 4 + [False] * 4
     assert MIXED.num_states == 2**7 * 65536
-    assert MIXED.coordinate_names()[:5] == ["gene[0]", "gene[1]", "gene[2]", "count", "colour[0, 0]"]
+    assert MIXED.coordinate_names()[:5] == ["gene[x]", "gene[y]", "gene[z]", "count", "colour[0, 0]"]
     assert MIXED.dtype == np.uint16
 
 
@@ -54,17 +54,18 @@ def test_equal_spaces_are_equal_and_hashable():
     assert again != tz.Space(tz.binary(5))
 
 
-@pytest.mark.parametrize(
-    ("variable", "dtype"),
-    [
-        (tz.binary(), np.uint8),
-        (tz.integers(-5, 5), np.int8),
-        (tz.integers(0, 60000), np.uint16),
-        (tz.integers(-1, 70000), np.int32),
-    ],
-)
-def test_smallest_type(variable, dtype):
-    assert variable.dtype == dtype
+@pytest.mark.parametrize("variable", [tz.binary(), tz.integers(-5, 5), tz.integers(0, 60000), tz.categorical(3)])
+def test_values_are_handed_out_wide_enough_to_compute_with(variable):
+    values = variable.decode(np.arange(min(variable.size, 8), dtype=np.uint8))
+    assert values.dtype == np.int64
+    assert values[0] == variable.low
+
+
+def test_coordinates_are_named_by_their_coords():
+    grid = tz.binary((2, 2), dims=("row", "column"), coords={"row": ["top", "low"]})
+    space = tz.Space(on=tz.binary(2, dims="who", coords={"who": ["a", "b"]}), grid=grid, k=tz.integers(1, 3))
+    expected = ["on[a]", "on[b]", "grid[top, 0]", "grid[top, 1]", "grid[low, 0]", "grid[low, 1]", "k"]
+    assert space.coordinate_names() == expected
 
 
 def test_random_is_uniform_and_inside():

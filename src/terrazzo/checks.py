@@ -223,8 +223,8 @@ def figure(value: float) -> str:
 def judge(checks: Sequence[Check], num_chains: int, num_constant: int, num_dims: int) -> Verdict:
     """The verdict: the worst grade of the checks that failed; if none did, "exact" or "trusted".
 
-    >>> judge([Check("chains", 4.0, 2.0, True, ""), Check("exploration", 9.0, 100.0, False, "more", "unchecked")], 4, 0, 3)
-    Verdict(grade='unchecked', reason='exploration 9 (wanted 100) (more)')
+    >>> judge([Check("chains", 4.0, 2.0, True, ""), Check("rounds", 9.0, 100.0, False, "more", "unchecked")], 4, 0, 3)
+    Verdict(grade='unchecked', reason='rounds 9 (wanted 100) (more)')
     """
     notes = "".join(
         f", {c.name} {figure(c.value)} of {figure(c.threshold)}" for c in checks if c.name in MENTIONED and not c.passed

@@ -66,13 +66,17 @@ def _needs(spec: Any) -> str:
 
 @app.command()
 def diagnose(path: Annotated[Path, typer.Argument(help="A file written by Result.save.")]) -> None:
-    """Prints the summary, every check and the verdict of a saved result; exits with 1 if it is not trusted."""
+    """Prints the summary, every check and the verdict of a saved result.
+
+    Exits with 0 if it is exact or trusted, 3 if it is not trusted, 4 if it is unchecked.
+    """
+    from terrazzo.checks import NOT_TRUSTED, UNCHECKED
     from terrazzo.results import Result
 
     result = Result.load(path)
     echo(f"{result.summary()}\n")
     echo(str(result.diagnose()))
-    raise typer.Exit(0 if result.verdict.is_trusted else 1)
+    raise typer.Exit({NOT_TRUSTED: 3, UNCHECKED: 4}.get(result.verdict.grade, 0))
 
 
 @app.command()

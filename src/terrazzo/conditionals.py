@@ -9,6 +9,7 @@ with Gibbs sweeps, which leave pi(free | clamped) invariant whatever the transpo
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from terrazzo import arguments
 from terrazzo.diagnostics import LogZ, importance_summary
-from terrazzo.errors import OptionError, SpaceError, TransportError
+from terrazzo.errors import OptionError, SpaceError, TargetError, TransportError
 from terrazzo.inference import sample
 from terrazzo.results import Result
 from terrazzo.running_conditionals import AbstractRunningConditionals
@@ -201,6 +203,19 @@ def _on_the_host(box: BlackBox, space: Space, reduced: Space, codes: np.ndarray)
     return BlackBox(log_prob, vectorized=box.vectorized)
 
 
+def _reduced_penalty(target: Target, completion: _Completion) -> Any:
+    """The penalty of the whole target, as a function of the free coordinates."""
+    fn = target.penalty_fn
+    if fn is None:
+        return None
+    if isinstance(fn, BlackBox):
+        codes = np.full(target.space.num_dims, -1)
+        is_fixed = ~np.isin(np.arange(len(codes)), completion.free)
+        codes[is_fixed] = np.asarray(completion.fixed)[is_fixed]
+        return _on_the_host(fn, target.space, completion.reduced, codes)
+    return ConditionalLogProb(completion, fn, None, None)
+
+
 def condition(target: Target, clamped: Any) -> Target:
     """The target of the free variables, given values of the others.
 
@@ -224,6 +239,7 @@ def condition(target: Target, clamped: Any) -> Target:
     >>> rest.space.names, rest.space.num_dims, float(rest.log_prob(jnp.array([1, 0, 1])))
     (('b',), 3, 6.0)
     """
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
     codes = clamped_codes(target.space, clamped)
     free = np.flatnonzero(codes < 0)
     if len(free) == len(codes):
@@ -231,7 +247,11 @@ def condition(target: Target, clamped: Any) -> Target:
     reduced = reduced_space(target.space, codes)
     colours = None if target.colours is None else np.asarray(target.colours)[free]
     if isinstance(target.log_prob_fn, BlackBox):
-        out = Target(_on_the_host(target.log_prob_fn, target.space, reduced, codes), reduced, colours=colours)
+        box, penalty = (
+            fn if fn is None else _on_the_host(fn, target.space, reduced, codes)
+            for fn in (target.log_prob_fn, target.penalty_fn)
+        )
+        out = Target(box, reduced, colours=colours, penalty=penalty)
     else:
         fixed = jnp.asarray(np.maximum(codes, 0), jnp.int32)
         completion = _Completion(fixed, tuple(int(i) for i in free), target.space, reduced)
@@ -244,6 +264,7 @@ def condition(target: Target, clamped: Any) -> Target:
             running_conditionals=None if target.running is None else _ReducedRunning(completion, target.running),
             one_hot_log_prob=None if target.one_hot_fn is None else fn.one_hot,
             colours=colours,
+            penalty=_reduced_penalty(target, completion),
         )
     return out if target.inverse_temperature is None else out.tempered(target.inverse_temperature)
 
@@ -316,11 +337,20 @@ def sample_conditional(
     >>> draws.values.shape, bool(abs(draws.weights @ draws.values[:, 1] - 0.832) < 0.05)
     ((2000, 3), True)
     """
-    if method not in METHODS:
-        raise OptionError("method", f"{method!r} is unknown", f"one of {', '.join(METHODS)}")
-    for name, count in (("num_draws", num_draws), ("chains", chains)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise OptionError(name, f"must be a positive integer, got {count!r}", f"e.g. {name}=8")
+    arguments.random_key(key)
+    if transport is not None:
+        arguments.instance(
+            "transport", transport, AbstractTransport, "None, or e.g. tz.product_transport(space)", TransportError
+        )
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
+    arguments.choice("method", method, METHODS)
+    num_draws, chains = arguments.count("num_draws", num_draws), arguments.count("chains", chains)
+    known = set(inspect.signature(sample).parameters) - {"log_prob", "space", "seed", "chains", "draws", "vectorized"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise OptionError(unknown[0], "is not an option of tz.sample for chains", f"one of {', '.join(sorted(known))}")
+    size = f"{num_draws} draws of {target.space.num_dims} coordinates"
+    arguments.memory(size, 24.0 * num_draws * target.space.num_dims, "ask for fewer")
     if transport is not None and transport.space != target.space:
         raise TransportError("transport", "was built for another space", "build it for the target's space")
     codes = clamped_codes(target.space, clamped)
@@ -334,7 +364,7 @@ def sample_conditional(
         raise OptionError("method", "'weights' needs an autoregressive or product transport", "method='chains'")
 
     def completed(theta: np.ndarray) -> np.ndarray:
-        whole = np.tile(codes, (len(theta), 1)).astype(target.space.dtype)
+        whole = np.tile(codes, (len(theta), 1)).astype(np.int64)
         whole[:, free] = theta
         return whole
 

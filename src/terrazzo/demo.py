@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from terrazzo import plots
+from terrazzo.arguments import key_of_seed
 from terrazzo.diagnostics import ess, total_variation
 from terrazzo.inference import sample
 from terrazzo.problems.mixture import exact_probabilities, mixture, nearest_component
@@ -62,7 +62,7 @@ def run_demo(folder: Any, *, index: int = 0, seed: int = 0, progress: Any = "aut
     result = sample(target, seed=seed, progress=progress, **settings)
     theta = np.asarray(result.theta)
     sizes = target.space.sizes
-    flow = np.asarray(sample_transport(jax.random.key(seed + 1), result.transport, target, FLOW_DRAWS).theta)
+    flow = np.asarray(sample_transport(key_of_seed(seed + 1), result.transport, target, FLOW_DRAWS).theta)
     grids = {
         "target": exact.reshape(sizes),
         "flow": plots.grid_histogram(flow, sizes),

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from terrazzo import devices, running
+from terrazzo.arguments import key_of_seed
 from terrazzo.checkpoints import Checkpoint, Setup, restore_states, state_leaves
 from terrazzo.checks import ENUMERATED, NOT_TRUSTED, UNCHECKED, Check
 from terrazzo.diagnostics import LogZ, importance_summary
@@ -146,7 +147,7 @@ class Run:
         self.settings, self.target, self.mesh, self.progress = settings, target, mesh, progress
         self.store, self.budget, self.interruption = store, budget, interruption
         self._spec, self.step_seconds = spec, float("inf")
-        keys = jax.random.split(jax.random.key(settings.seed), 8)
+        keys = jax.random.split(key_of_seed(settings.seed), 8)
         self.train_key, self.build_key, self.start_key, self.init_key = keys[:4]
         self.warm_key, self.draw_key, self.evidence_key, self.plan_key = keys[4:]
         space = target.space
@@ -265,7 +266,7 @@ class Run:
         return np.array([mode.chain for mode in found if not mode.is_negligible], int)
 
     def _burnt_in(self, planner: Planner, plan: Plan, starts: np.ndarray | None) -> tuple[Plan, Any]:
-        """The states after burn-in; if the sampler falls far below what its trial promised, the next best takes over."""
+        """The states after burn-in; if the sampler falls far below what its trial promised, the next best follows."""
         while True:
             self._spec = REGISTRY[plan.sampler]
             self.step_seconds = plan.step_seconds
@@ -323,7 +324,7 @@ class Run:
 
     def _other_starts(self, plan: Plan, states: Any) -> OtherStarts | None:
         """Chains of the sampler from hunted configurations, by the loop that draws; None if there is no time."""
-        if plan.explored is None and self.budget.is_half_gone:
+        if self.budget.is_short or (plan.explored is None and self.budget.is_half_gone):
             return None
         s, target = self.settings, self.target
         self.progress.phase("looking elsewhere", None, "records")
@@ -535,7 +536,7 @@ class Run:
         if np.isnan(error):  # nothing to compare with: what rounding alone can do
             finite = np.abs(log_prob[np.isfinite(log_prob)])
             error, grade = float(np.finfo(log_prob.dtype).eps * finite.max(initial=0.0)), UNCHECKED
-        advice = "log pi is too large for its differences to be resolved: use precision='float64', or subtract a constant"
+        advice = "log pi is too large for its differences to be resolved: precision='float64', or subtract a constant"
         return Check("rounding of log pi (nats)", error, MAX_ROUNDING, error <= MAX_ROUNDING, advice, grade)
 
     def _check_states(self, states: Any) -> None:

@@ -4,6 +4,7 @@ Everything the user gives is checked here, before anything long starts; `executi
 """
 
 import contextlib
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo import devices, running, samplers
+from terrazzo import arguments, devices, running, samplers
 from terrazzo.checkpoints import Checkpoint
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError, TransportError
@@ -34,6 +35,9 @@ LARGEST_LEARNED = {"cpu": 128, "accelerator": 256}  # coordinates up to which a 
 LEAST_SECONDS = 90.0  # of a whole run, below which there is no time to compile and train a transport
 EXPLORATION = ("num_ladders", "max_rounds")
 PRECISIONS = ("auto", "float32", "float64")
+NO_LIMIT = "leave it out for no limit"
+PEAK = 1.5  # memory of a run, in the size of its draws
+BYTES_OF_FIGURES = 24  # of a draw: its log-probability, acceptance and evaluations
 
 
 def sample(
@@ -64,9 +68,10 @@ def sample(
 ) -> Result:
     """Draws from an unnormalised log-probability over integers.
 
-    Small spaces are enumerated, and draws are then exact. Elsewhere it explores by parallel tempering, learns an autoregressive transport from what it finds, tries
-    which moves are worth their time, freezes the best, and draws; the result says what was chosen and why
-    (`result.choice`), and its verdict compares the draws with the exploration (`result.diagnose()`).
+    Small spaces are enumerated, and draws are then exact. Elsewhere it explores by parallel tempering, learns an
+    autoregressive transport from what it finds, tries which moves are worth their time, freezes the best, starts chains
+    elsewhere, and draws; the result says what was chosen and why (`result.choice`), and its verdict compares the draws
+    with everything that was found in other ways (`result.diagnose()`).
 
     Args:
         log_prob: Takes one configuration and returns a scalar; or a `tz.blackbox`; or a `tz.Target`.
@@ -93,8 +98,8 @@ def sample(
             warm-up takes about 40 % of it, and learns a transport only from 90 seconds on.
         max_evaluations: Evaluations of the target for everything together.
         vectorized: Whether `log_prob` takes a batch with a leading axis.
-        precision: "float32", "float64", or "auto": float64 where float32 cannot tell neighbouring configurations apart
-            to 0.01 nats (a large |log pi|), and for black boxes.
+        precision: "float32", "float64", or "auto": float64 where float32 cannot tell neighbouring configurations
+            apart to 0.01 nats (a large |log pi|), and for black boxes.
         plan: What an earlier run decided (`result.plan`): the same seed then gives the same draws, bit for bit, whatever
             this machine's timings are.
         keep_latent: Whether to keep the latent draws too (samplers that walk in the latent space).
@@ -110,14 +115,20 @@ def sample(
     >>> result.draws["theta"].shape
     (8, 200, 3)
     """
-    spec = None if sampler == "auto" else samplers.get(sampler)
+    spec = None if isinstance(sampler, str) and sampler == "auto" else samplers.get(sampler)
     is_planned = sampler in PLANNED
     warmup = (PLANNED_WARMUP if is_planned else WARMUP) if warmup is None else warmup
     _check_counts(chains=(chains, 1), draws=(draws, 1), warmup=(warmup, 0), thin=(thin, 1), chunk_size=(chunk_size, 1))
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise OptionError("seed", f"must be a non-negative integer, got {seed!r}", "e.g. seed=0")
-    if precision not in PRECISIONS:
-        raise OptionError("precision", f"must be one of {', '.join(PRECISIONS)}, got {precision!r}", "leave it out")
+    keep_latent, vectorized = arguments.flag("keep_latent", keep_latent), arguments.flag("vectorized", vectorized)
+    max_seconds = None if max_seconds is None else arguments.number("max_seconds", max_seconds, remedy=NO_LIMIT)
+    if max_evaluations is not None:
+        max_evaluations = arguments.number("max_evaluations", max_evaluations, remedy=NO_LIMIT)
+    if checkpoint is not None and (not isinstance(checkpoint, str | os.PathLike) or not str(checkpoint)):
+        raise OptionError("checkpoint", f"must be a folder, got {arguments.shown(checkpoint)}", "e.g. checkpoint='run'")
+    seed = arguments.seed_number(seed)
+    if not isinstance(precision, str) or precision not in PRECISIONS:
+        shown = arguments.shown(precision)
+        raise OptionError("precision", f"must be one of {', '.join(PRECISIONS)}, got {shown}", "leave it out")
     options = _checked_mapping("sampler_options", sampler_options)
     if spec is None and options:
         raise OptionError("sampler_options", "need a sampler to belong to", "e.g. sampler='hybrid'")
@@ -132,8 +143,9 @@ def sample(
     reporter = Progress(progress, on_update=interruption.check)
     enable_compilation_cache()
     given = _Given(
-        sampler=sampler, spec=spec, options=options, transport=transport, transport_options=transport_options, init=init,
-        training=training, explores=explores, plan=plan, checkpoint=checkpoint,
+        sampler=sampler, spec=spec, options=options, transport=transport, transport_options=transport_options,
+        init=init, training=training, explores=None if spec is None and budget.is_short else explores, plan=plan,
+        checkpoint=checkpoint,
         settings={
             "seed": int(seed), "chains": chains, "draws": draws, "warmup": warmup, "thin": thin,
             "chunk_size": chunk_size, "keep_latent": keep_latent,
@@ -144,6 +156,8 @@ def sample(
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
     with in_precision, interruption, reporter:
         reporter.phase("probing")
+        if budget.is_short:
+            reporter.update(0, note="compiling takes some seconds, which max_seconds cannot bound")
         target = as_target(log_prob, space, vectorized=vectorized)
         if target.is_blackbox:
             target.log_prob_fn.is_stopped = interruption.is_requested
@@ -182,6 +196,7 @@ def _run(
 ) -> Result:
     """Checks what needs the target, and runs."""
     spec, options = given.spec, given.options
+    _check_memory(target, given.settings["chains"], given.settings["draws"], given.settings["keep_latent"])
     if spec is not None and spec.check is not None:
         spec.check(target)
     if spec is not None and "gradient" in spec.needs and may_hang(target):
@@ -215,10 +230,18 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
     for name, (value, low) in counts.items():
         if value is None and name in ("thin", "chunk_size"):
             continue
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
-            raise OptionError(
-                name, f"must be an integer of at least {low}, got {value!r}", "leave it out for a default"
-            )
+        arguments.count(name, value, low=low)
+
+
+def _check_memory(target: Target, chains: int, draws: int, keep_latent: bool) -> None:
+    """Says how large a run is and refuses one that does not fit: the draws and figures of each, at their peak."""
+    space = target.space
+    each = space.num_dims * (space.dtype.itemsize + (4 if keep_latent else 0)) + BYTES_OF_FIGURES
+    states = chains * space.num_dims * 16  # the chains themselves
+    arguments.memory(
+        f"{chains} chains x {draws} draws of {space.num_dims} coordinates", PEAK * chains * draws * each + states,
+        "ask for fewer chains or draws, or raise thin",
+    )  # fmt: skip
 
 
 def _fingerprint(settings: Settings, options: dict[str, Any], transport: Any, target: Target) -> dict[str, Any]:
@@ -248,7 +271,7 @@ def _checked_mapping(name: str, value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(k, str) for k in value):
-        raise OptionError(name, f"must be a dict of options, got {value!r}"[:120], "e.g. {'scale': 0.3}")
+        raise OptionError(name, f"must be a dict of options, got {arguments.shown(value)}", "e.g. {'scale': 0.3}")
     return dict(value)
 
 
@@ -294,7 +317,7 @@ def _choose_transport(
             raise OptionError("transport_options", str(error).split("() ")[-1], "see the builder's arguments") from None
     if not isinstance(transport, AbstractTransport):
         raise TransportError(
-            "transport", f"must be a name or a transport, got {type(transport).__name__}", "e.g. 'flow'"
+            "transport", f"must be a name or a transport, got {arguments.shown(transport)}", "e.g. 'flow'"
         )
     if transport.space != target.space:
         raise TransportError("transport", "was built for another space", "build it for the target's space")

@@ -20,12 +20,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from terrazzo import arguments
 from terrazzo.ascent import ascend, offsets_of
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError
 from terrazzo.interactions import evaluate
 from terrazzo.progress import Progress
 from terrazzo.samplers.tempering import LadderState, TemperingState, parallel_tempering, prepare, tuning
+from terrazzo.spaces import MAX_ENUMERATED
 from terrazzo.targets import Target, as_target, non_finite_error
 
 CHUNK_SECONDS = 1.0
@@ -64,6 +66,14 @@ class Maximum(NamedTuple):
     num_rounds: int
     history: dict[str, np.ndarray]
     inverse_temperatures: np.ndarray
+
+    def __repr__(self) -> str:
+        """One line; the history is in `history`."""
+        shown = " ".join(np.array2string(self.flat, threshold=12).split())
+        words = ["proven" if self.is_proven else "a local maximum" if self.is_local_maximum else "not a local maximum"]
+        words += [] if self.is_complete else ["interrupted"]
+        spent = f"{self.num_evaluations} evaluations, {self.num_rounds} rounds"
+        return f"Maximum(log_prob {self.log_prob:.6g} at {shown}: {', '.join(words)}; {spent})"
 
 
 def maximize(
@@ -126,27 +136,32 @@ def maximize(
     (7, -0.0, True)
     """
     counts = {"num_rounds": num_rounds, "chains": chains, "num_temperatures": num_temperatures}
-    optional = {"patience": patience, "max_evaluations": max_evaluations}
-    for name, value in (counts | {k: v for k, v in optional.items() if v is not None}).items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise OptionError(name, f"must be a positive integer, got {value!r}", "leave it out for the default")
+    for name, value in (counts | ({} if patience is None else {"patience": patience})).items():
+        arguments.count(name, value)
+    if max_evaluations is not None:
+        max_evaluations = arguments.count("max_evaluations", max_evaluations, high=2**63)
+    enumerate_up_to = arguments.count("enumerate_up_to", enumerate_up_to, low=0, high=MAX_ENUMERATED)
     for name, number in (("max_seconds", max_seconds), ("max_inverse_temperature", max_inverse_temperature)):
-        if number is not None and not number > 0:
-            raise OptionError(name, f"must be positive, got {number!r}", "leave it out for the default")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise OptionError("seed", f"must be a non-negative integer, got {seed!r}", "e.g. seed=0")
-    if precision not in (None, "float32", "float64"):
-        raise OptionError("precision", f"must be 'float32' or 'float64', got {precision!r}", "leave it out")
+        if number is not None:
+            arguments.number(name, number)
+    vectorized = arguments.flag("vectorized", vectorized)
+    kernel_options = None if kernel_options is None else arguments.options("kernel_options", kernel_options)
+    seed = arguments.seed_number(seed)
+    if precision is not None:
+        arguments.choice("precision", precision, ("float32", "float64"))
     enable_compilation_cache()
     in_precision = contextlib.nullcontext() if precision is None else jax.enable_x64(precision == "float64")
     with in_precision, Progress(progress) as reporter:
         reporter.phase("probing")
         target = as_target(log_prob, space, vectorized=vectorized)
+        size = f"{chains} ladders of {num_temperatures} temperatures"
+        arguments.memory(size, 32.0 * chains * num_temperatures * target.space.num_dims, "ask for fewer")
+        given = None if init is None else _checked_init(target, init)
         search = _Search(target, int(seed), reporter, max_seconds, max_evaluations)
         if target.space.num_states <= min(enumerate_up_to, max_evaluations or enumerate_up_to):
             search.enumerate()
         else:
-            search.pilot(None if init is None else np.atleast_2d(target.space.encode(init)), chains)
+            search.pilot(given, chains)
             ladder = search.ladder(num_temperatures, max_inverse_temperature)
             search.temper(ladder, chains, num_rounds, patience, kernel, kernel_options)
             search.ascend()
@@ -160,7 +175,7 @@ class _Search:
         self, target: Target, seed: int, progress: Progress, max_seconds: float | None, max_evaluations: int | None
     ):
         self.target, self.progress = target, progress
-        self.key, self.rng = jax.random.key(seed), np.random.default_rng(seed)
+        self.key, self.rng = arguments.key_of_seed(seed), np.random.default_rng(seed)
         self.max_seconds, self.max_evaluations = max_seconds, max_evaluations
         self.started = time.perf_counter()
         self.num_evaluations, self.num_rounds = 0, 0
@@ -338,7 +353,7 @@ class _Search:
         return Maximum(
             theta=values["theta"] if space.is_plain else values,
             log_prob=float(self.log_prob[0]),
-            flat=flat,
+            flat=flat.astype(np.int64),
             is_local_maximum=bool(self.is_local_maximum),
             is_proven=self.is_proven,
             is_complete=self.is_complete,
@@ -409,6 +424,13 @@ def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: 
 
 
 # ---- small parts
+
+
+def _checked_init(target: Target, init: Any) -> np.ndarray:
+    rows = np.atleast_2d(target.space.encode(init))
+    if rows.ndim != 2 or not len(rows):
+        raise OptionError("init", f"has leading shape {rows.shape[:-1]}", "one row a configuration")
+    return rows
 
 
 def _int(value: int) -> Array:

@@ -134,8 +134,7 @@ def _step(equation: Any, values: list[Any]) -> list[Any]:
     if name == "while":
         return _while(params, values)
     if name == "cond":
-        branches = [lambda *xs, f=_inner(b): tuple(f(*xs)) for b in params["branches"]]
-        return list(jax.lax.switch(values[0], branches, *values[1:]))
+        return list(jax.lax.switch(values[0], [_inner(branch) for branch in params["branches"]], *values[1:]))
     body = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
     if body is not None:
         return _inner(body)(*values)
@@ -154,7 +153,8 @@ def _is_single(value: Any) -> bool:
 def _scan(params: dict[str, Any], values: list[Any]) -> list[Any]:
     num_consts, num_carry = params["num_consts"], params["num_carry"]
     body = _inner(params["jaxpr"])
-    consts, carry, xs = values[:num_consts], values[num_consts : num_consts + num_carry], values[num_consts + num_carry :]
+    consts, rest = values[:num_consts], values[num_consts:]
+    carry, xs = rest[:num_carry], rest[num_carry:]
 
     def one(carry: Any, x: Any) -> Any:
         out = body(*consts, *carry, *x)

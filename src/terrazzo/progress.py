@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from terrazzo.errors import OptionError
+from terrazzo.arguments import choice
 
 MODES = ("auto", "rich", "plain", "off")
 PLAIN_INTERVAL = 1.5  # seconds: a line at least every two, on a busy machine too
@@ -130,8 +130,7 @@ class Progress:
     def __init__(self, mode: str | bool = "auto", *, stream: Any = None, on_update: Callable[[], None] | None = None):
         if isinstance(mode, bool):
             mode = "auto" if mode else "off"
-        if mode not in MODES:
-            raise OptionError("progress", f"unknown mode {mode!r}", f"choose one of {', '.join(MODES)}")
+        mode = choice("progress", mode, MODES)
         self._stream = sys.stderr if stream is None else stream
         if mode == "auto":
             is_terminal = getattr(self._stream, "isatty", lambda: False)()

@@ -62,13 +62,26 @@ class Draws(Mapping[str, np.ndarray]):
         return f"Draws({', '.join(parts)})"
 
 
+class _Codes:
+    """The field `theta`: stored small, handed out as int64, so that sums and squares of draws do not wrap around."""
+
+    def __get__(self, result: Any, owner: type | None = None) -> np.ndarray:
+        if result is None:
+            raise AttributeError("theta")  # this is how a dataclass learns that the field has no default
+        return _frozen(result.codes.astype(np.int64))
+
+    def __set__(self, result: Any, theta: Any) -> None:
+        result.__dict__["codes"] = np.asarray(theta)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """What sampling returns.
 
     Args:
         space: The space the draws live in.
-        theta: Flat draws, shape (chain, draw, d), inner integers.
+        theta: Flat draws, shape (chain, draw, d), inner integers. They are kept in the smallest type (`codes`),
+            and `result.theta` is a fresh int64 array each time: name it once where memory counts.
         sample_stats: Per draw, shape (chain, draw): `log_prob`, `acceptance_rate`, `num_evaluations`, and others.
         latent: Latent draws z of shape (chain, draw, d), if they were asked for.
         evidence: log Z with its standard error: the most precise of the estimates that are sound; NaN where they
@@ -92,7 +105,7 @@ class Result:
     """
 
     space: Space
-    theta: np.ndarray
+    theta: np.ndarray = _Codes()  # type: ignore[assignment]
     sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
     latent: np.ndarray | None = None
     evidence: LogZ | None = None
@@ -106,7 +119,7 @@ class Result:
     plan: Any = None
 
     def __post_init__(self) -> None:
-        theta = np.asarray(self.theta)
+        theta = self.codes
         if theta.ndim != 3 or theta.shape[2] != self.space.num_dims or theta.dtype.kind not in "iu":
             raise SpaceError(
                 "theta", f"has {theta.dtype} shape {theta.shape}", f"integers (chain, draw, {self.space.num_dims})"
@@ -129,15 +142,20 @@ class Result:
     @cached_property
     def draws(self) -> Draws:
         """Draws by name, shape (chain, draw, *shape), in the user's values."""
-        return Draws(self.space, self.theta)
+        return Draws(self.space, self.codes)
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Flat draws as they are stored, in the smallest unsigned type: for storage, not for arithmetic."""
+        return self.__dict__["codes"]
 
     @property
     def num_chains(self) -> int:
-        return self.theta.shape[0]
+        return self.codes.shape[0]
 
     @property
     def num_draws(self) -> int:
-        return self.theta.shape[1]
+        return self.codes.shape[1]
 
     @property
     def log_prob(self) -> np.ndarray | None:
@@ -156,16 +174,16 @@ class Result:
     @cached_property
     def constant(self) -> list[str]:
         """Names of the coordinates that no draw of any chain ever changed."""
-        if not self.theta.size:
+        if not self.codes.size:
             return []
-        is_constant = self.theta.min(axis=(0, 1)) == self.theta.max(axis=(0, 1))
+        is_constant = self.codes.min(axis=(0, 1)) == self.codes.max(axis=(0, 1))
         return [name for name, same in zip(self.space.coordinate_names(), is_constant, strict=True) if same]
 
     # ---- what they say
 
     @cached_property
     def _summary(self) -> Summary:
-        return summarise(self.space, self.theta, self.log_prob)
+        return summarise(self.space, self.codes, self.log_prob)
 
     def summary(self) -> Summary:
         """Mean, sd, mcse, ess_bulk, ess_tail and r_hat: a table that prints, with the numbers in `.rows`."""
@@ -207,7 +225,7 @@ class Result:
             parts.append(f"by {self.provenance['sampler']}")
         if self.evidence is not None:
             parts.append(f"log Z {self.evidence.log_z:.4g} +- {self.evidence.standard_error:.2g}")
-        if "verdict" in self.__dict__ or self.theta.size <= QUICK_SIZE:
+        if "verdict" in self.__dict__ or self.codes.size <= QUICK_SIZE:
             parts.append(str(self.verdict))
         elif not self.is_complete:
             parts.append("interrupted")
@@ -215,7 +233,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         lines = [f"<p><b>{html.escape(repr(self))}</b></p>"]
-        if "_summary" in self.__dict__ or self.theta.size <= QUICK_SIZE:
+        if "_summary" in self.__dict__ or self.codes.size <= QUICK_SIZE:
             lines.append(self.summary()._repr_html_())
         return f"<div>{''.join(lines)}</div>"
 
@@ -234,9 +252,9 @@ class Result:
         start = 0
         for name, v in self.space.variables:
             dims = v.dims or tuple(f"{name}_dim_{i}" for i in range(len(v.shape)))
-            block = self.theta[..., start : start + v.num_elements].reshape(*self.theta.shape[:2], *v.shape)
+            block = self.codes[..., start : start + v.num_elements].reshape(*self.codes.shape[:2], *v.shape)
             start += v.num_elements
-            values = block if v.kind == "categorical" else v.decode(block)
+            values = block.astype(np.int64) if v.kind == "categorical" else v.decode(block)
             labels = {} if v.labels is None else {"labels": [str(label) for label in v.labels]}
             variables[name] = xr.Variable(("chain", "draw", *dims), values, {"kind": v.kind, **labels})
             for dim, length in zip(dims, v.shape, strict=True):
@@ -271,7 +289,7 @@ class Result:
             path: Where to write; `Result.load(path)` reads it back.
             compress: Whether to deflate: smaller and slower.
         """
-        arrays = {"theta": self.theta, **{f"stats/{k}": v for k, v in self.sample_stats.items()}}
+        arrays = {"theta": self.codes, **{f"stats/{k}": v for k, v in self.sample_stats.items()}}
         arrays |= {f"history/{k}": v for k, v in (self.history or {}).items()}
         if self.latent is not None:
             arrays["latent"] = self.latent

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import TargetError
 from terrazzo.spaces import Space
+from terrazzo.user_code import described
 
 MOST_COMPARED = 6  # sites
 TOLERANCE = 0.01  # of a difference of log pi, or nats where it is below one: float32 is no better far from 0
@@ -57,31 +58,46 @@ class AbstractRunningConditionals(eqx.Module):
 
 
 def check_running(
-    running: AbstractRunningConditionals, log_prob: Callable, space: Space, theta: Int[np.ndarray, " dim"]
+    running: AbstractRunningConditionals, log_prob: Callable, space: Space, points: Int[np.ndarray, "point dim"]
 ) -> None:
-    """Raises unless the conditionals are those of log pi, at a configuration and after a change of one site.
+    """Raises unless the conditionals are those of log pi, at configurations and after a change of one site.
 
     Args:
         running: What is checked.
         log_prob: log pi of a flat configuration.
         space: The target's space.
-        theta: A configuration.
+        points: Configurations; those of probability zero say nothing and are passed over.
     """
-    num_compared = min(MOST_COMPARED, space.num_dims)
-    sites = np.linspace(0, space.num_dims - 1, num_compared).astype(np.int32)
-    try:
-        ours, exact = (np.asarray(x, float) for x in _differences(running, log_prob, space, sites, jnp.asarray(theta)))
-    except TargetError:
-        raise
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
+    if not isinstance(running, AbstractRunningConditionals):
         raise TargetError(
-            "running_conditionals", f"raised {type(error).__name__}: {text}", "call start, logits and moved by hand"
-        ) from None
-    is_compared = np.isfinite(exact) & (np.arange(space.max_size) < space.sizes[sites][:, None])
+            "running_conditionals",
+            f"must be a tz.AbstractRunningConditionals, got {type(running).__name__}",
+            "write a subclass with start, logits and moved",
+        )
+    num_compared = min(MOST_COMPARED, space.num_dims)
+    rng = np.random.default_rng(0)
+    both = _comparison(running, log_prob, space)
+    for number, theta in enumerate(points):
+        sites = np.linspace(0, space.num_dims - 1, num_compared).astype(np.int32)
+        if number:
+            sites = rng.permutation(space.num_dims)[:num_compared].astype(np.int32)
+        try:
+            ours, exact = (np.asarray(x, float) for x in both(jnp.asarray(theta, jnp.int32), jnp.asarray(sites)))
+        except TargetError as error:
+            raise error.with_traceback(None) from None
+        except Exception as error:
+            raise TargetError(
+                "running_conditionals", f"raised {described(error)}", "call start, logits and moved by hand"
+            ) from None
+        _compare(ours, exact, space, sites)
+
+
+def _compare(ours: np.ndarray, exact: np.ndarray, space: Space, sites: np.ndarray) -> None:
+    is_compared = (np.arange(space.max_size) < space.sizes[sites][:, None]) & (exact < np.inf)  # NaN is not below
     with np.errstate(invalid="ignore"):
-        gaps = np.where(is_compared, np.abs(ours - exact) / np.maximum(1.0, np.abs(exact)), 0.0)
-    gaps = np.where(np.isnan(gaps), np.inf, gaps)
+        gaps = np.abs(ours - exact) / np.maximum(1.0, np.where(np.isfinite(exact), np.abs(exact), 1.0))
+    gaps = np.where(np.isneginf(ours) & np.isneginf(exact), 0.0, np.where(np.isnan(gaps), np.inf, gaps))
+    gaps = np.where(is_compared, gaps, 0.0)
     worst = np.unravel_index(np.argmax(gaps), gaps.shape)
     if gaps[worst] > TOLERANCE:
         when = "after a change of one site" if worst[0] else "from the start"
@@ -92,32 +108,31 @@ def check_running(
         )
 
 
-def _differences(
-    running: AbstractRunningConditionals, log_prob: Callable, space: Space, sites: np.ndarray, theta: Array
-) -> tuple[Array, Array]:
-    """Log pi less that of the configuration, with each of the sites at each value, by the tables and by `log_prob`.
+def _comparison(running: AbstractRunningConditionals, log_prob: Callable, space: Space) -> Callable:
+    """A compiled `(theta, sites) -> ` log pi less that of theta, each site at each value, by the tables and by log pi.
 
-    First axis: the configuration, and the one in which the first site has moved on by one.
+    First axis of both: the configuration, and the one in which the first site has moved on by one.
     """
-    i, shape = jnp.asarray(sites[0]), (space.num_dims, space.max_size)
-    values = jnp.arange(space.max_size, dtype=theta.dtype)
+    shape = (space.num_dims, space.max_size)
+    values = jnp.arange(space.max_size, dtype=jnp.int32)
 
-    def by_tables(tables: Any, at: Array) -> Array:
+    def by_tables(tables: Any, at: Array, sites: Array) -> Array:
         logits = running.logits(tables, at)
         if logits.shape != shape:
             raise TargetError("running_conditionals", f"have logits of shape {logits.shape}", f"{shape} is wanted")
         return logits[sites] - jnp.take_along_axis(logits[sites], at[sites][:, None], axis=1)
 
-    def by_log_prob(at: Array) -> Array:
-        near = jax.vmap(lambda site: jax.vmap(lambda k: at.at[site].set(k))(values))(jnp.asarray(sites))
+    def by_log_prob(at: Array, sites: Array) -> Array:
+        near = jax.vmap(lambda site: jax.vmap(lambda k: at.at[site].set(k))(values))(sites)
         return jax.lax.map(log_prob, near.reshape(-1, space.num_dims)).reshape(near.shape[:-1]) - log_prob(at)
 
     @jax.jit
-    def both(theta: Array) -> tuple[Array, Array]:
+    def both(theta: Array, sites: Array) -> tuple[Array, Array]:
+        i = sites[0]
         tables = running.start(theta)
         new = (theta[i] + 1) % jnp.asarray(space.sizes, theta.dtype)[i]
         moved = theta.at[i].set(new)
-        ours = [by_tables(tables, theta), by_tables(running.moved(tables, theta, i, new), moved)]
-        return jnp.stack(ours), jnp.stack([by_log_prob(theta), by_log_prob(moved)])
+        ours = [by_tables(tables, theta, sites), by_tables(running.moved(tables, theta, i, new), moved, sites)]
+        return jnp.stack(ours), jnp.stack([by_log_prob(theta, sites), by_log_prob(moved, sites)])
 
-    return both(theta)
+    return both

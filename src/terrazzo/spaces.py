@@ -4,6 +4,7 @@ A configuration is the vector theta in prod_i {0, ..., K_i - 1} of DESIGN's sect
 that flat int32 vector maps to the values the user speaks of (a dict of arrays, or one plain array).
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,13 @@ def _as_int(name: str, value: Any) -> int:
     return int(value)
 
 
+def _as_array(values: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except Exception:  # ragged lists, objects that fail at being arrays
+        raise SpaceError(name, "is not an array of values", "give one value per element") from None
+
+
 @dataclass(frozen=True)
 class Variable:
     """One integer variable of any shape. Build it with `binary`, `integers` or `categorical`.
@@ -68,34 +76,32 @@ class Variable:
     def num_elements(self) -> int:
         return math.prod(self.shape)
 
-    @property
-    def dtype(self) -> np.dtype:
-        """The smallest integer type that holds the user's values."""
-        high = self.low + self.size - 1
-        for dtype in (np.uint8, np.int8, np.uint16, np.int16, np.int32):
-            if np.iinfo(dtype).min <= self.low and high <= np.iinfo(dtype).max:
-                return np.dtype(dtype)
-        return np.dtype(np.int64)
-
     def decode(self, theta: np.ndarray) -> np.ndarray:
-        """Inner integers to the user's values (labels where there are labels), any leading axes."""
+        """Inner integers to the user's values (labels where there are labels), any leading axes.
+
+        Values are int64, whatever the inner integers are stored as: users subtract and square them.
+        """
         if self.labels is not None:
             return np.asarray(self.labels)[np.asarray(theta)]
-        return (np.asarray(theta).astype(np.int64) + self.low).astype(self.dtype)
+        return np.asarray(theta).astype(np.int64) + self.low
 
     def encode(self, values: Any, name: str = "theta") -> np.ndarray:
         """The user's values to inner integers; raises `SpaceError` outside the range."""
-        values = np.asarray(values)
+        values = _as_array(values, name)
         if self.labels is not None:
             lookup = {label: code for code, label in enumerate(self.labels)}
             try:
                 codes = np.array([lookup[v] for v in values.ravel().tolist()], np.int64).reshape(values.shape)
-            except KeyError as missing:
+            except (KeyError, TypeError) as missing:
+                bad = repr(missing.args[0])[:60] if isinstance(missing, KeyError) else "a list"
                 raise SpaceError(
-                    name, f"{missing.args[0]!r} is not one of its labels", f"labels are {list(self.labels)[:8]}"
+                    name, f"{bad} is not one of its labels", f"labels are {list(self.labels)[:8]}"
                 ) from None
         else:
-            if not np.all(np.equal(np.mod(values, 1), 0)):
+            if values.dtype.kind not in "biuf":
+                text = " ".join(str(values).split())[:60]
+                raise SpaceError(name, f"must be whole numbers, got {text!r}", "give one number per element")
+            if not np.all(np.isfinite(values)) or not np.all(np.equal(np.mod(values, 1), 0)):
                 raise SpaceError(name, "values must be whole numbers", "round them first")
             codes = np.asarray(values.astype(np.int64) - self.low)  # arithmetic makes scalars of 0-d arrays
         if codes.shape[codes.ndim - len(self.shape) :] != self.shape:
@@ -318,12 +324,19 @@ class Space:
         return np.concatenate(codes, axis=-1).astype(np.int32)
 
     def coordinate_names(self) -> list[str]:
-        """One name per flat coordinate, ArviZ style: `gene[3]`, `w[0, 1]`."""
+        """One name per flat coordinate, ArviZ style: `gene[3]`, `w[0, 1]`; with the labels of coords where given.
+
+        >>> Space(on=binary(2, dims="who", coords={"who": ["ann", "bob"]}), w=binary((1, 2))).coordinate_names()
+        ['on[ann]', 'on[bob]', 'w[0, 0]', 'w[0, 1]']
+        """
         out = []
         for name, v in self.variables:
             if not v.shape:
                 out.append(name)
-            out += [f"{name}[{', '.join(map(str, index))}]" for index in np.ndindex(v.shape) if v.shape]
+                continue
+            along = dict(v.coords)
+            axes = [along.get(dim) or range(n) for dim, n in zip(v.dims or v.shape, v.shape, strict=True)]
+            out += [f"{name}[{', '.join(map(str, labels))}]" for labels in itertools.product(*axes)]
         return out
 
     def contains(self, theta: np.ndarray) -> np.ndarray:

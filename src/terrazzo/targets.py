@@ -15,13 +15,17 @@ import numpy as np
 from jax.experimental import checkify
 from jaxtyping import Array, Float, Int
 
+from terrazzo import arguments, hints
 from terrazzo.compilation import jit
-from terrazzo.errors import GradientError, StartError, TargetError
+from terrazzo.errors import GradientError, TargetError
 from terrazzo.running_conditionals import AbstractRunningConditionals, check_running
 from terrazzo.spaces import Space, as_space
+from terrazzo.starts import Evaluator, descend, find_starts, random_possible
+from terrazzo.user_code import described, place_of
 
 NUM_PROBES = 6
 MAX_REDRAWS = 100
+POSSIBLE_TRIES, POSSIBLE_SECONDS = 2**15, 0.5  # for configurations that hints are checked at
 
 
 class BlackBox:
@@ -112,7 +116,10 @@ class Target(eqx.Module):
         one_hot_log_prob: Optional log-probability of a (d, K_max) array of (relaxed) one-hot rows, for
             gradient-informed moves of unordered variables.
         colours: Optional colouring of the interaction graph: int[d]; coordinates of one colour do not interact.
-        probe: Whether to check the function now (recommended; takes a fraction of a second).
+        penalty: Optional soft form of the constraints: takes what `log_prob` takes and returns how many constraints are
+            violated, 0 exactly where `log_prob` is finite. It is used to find starts where chance finds none.
+        probe: Whether to check the function, and every hint against it, now (recommended; takes a fraction of a
+            second).
 
     >>> import jax.numpy as jnp, terrazzo as tz
     >>> target = Target(lambda theta: jnp.sum(theta * 0.5), tz.binary(3))
@@ -126,6 +133,7 @@ class Target(eqx.Module):
     running: AbstractRunningConditionals | None
     one_hot_fn: Any
     colours: tuple[int, ...] | None = eqx.field(static=True)
+    penalty_fn: Any
     vectorized: bool = eqx.field(static=True)
     has_gradient: bool = eqx.field(static=True)
     inverse_temperature: Any
@@ -140,6 +148,7 @@ class Target(eqx.Module):
         running_conditionals: AbstractRunningConditionals | None = None,
         one_hot_log_prob: Callable | None = None,
         colours: Any = None,
+        penalty: Callable | BlackBox | None = None,
         probe: bool = True,
     ):
         self.space = as_space(space)
@@ -147,19 +156,28 @@ class Target(eqx.Module):
             raise TargetError(
                 "log_prob", f"must be a function of a configuration, got {type(log_prob).__name__}", "pass a function"
             )
+        for name, fn in (("site_logits", site_logits), ("one_hot_log_prob", one_hot_log_prob)):
+            if fn is not None and not callable(fn):
+                raise TargetError(
+                    name, f"must be a function, got {arguments.shown(fn)}", "leave it out if there is none"
+                )
+        if penalty is not None and not callable(penalty) and not isinstance(penalty, BlackBox):
+            raise TargetError("penalty", f"must be a function, got {arguments.shown(penalty)}", "or leave it out")
         self.log_prob_fn = log_prob
         self.site_logits_fn = site_logits
         self.running = running_conditionals
         self.one_hot_fn = one_hot_log_prob
         self.colours = None if colours is None else _checked_colours(colours, self.space)
-        self.vectorized = bool(vectorized)
+        is_hosted = isinstance(log_prob, BlackBox) and penalty is not None and not isinstance(penalty, BlackBox)
+        self.penalty_fn = BlackBox(penalty, vectorized=log_prob.vectorized) if is_hosted else penalty
+        self.vectorized = arguments.flag("vectorized", vectorized)
         self.has_gradient = False
         self.inverse_temperature = None
-        if probe:
+        if arguments.flag("probe", probe):
             _probe_values(self)
             self.has_gradient = _probe_gradient(self)
-            if running_conditionals is not None:
-                check_running(running_conditionals, self.log_prob, self.space, probe_points(self.space)[2])
+            _probe_penalty(self)
+            _probe_hints(self)
 
     @property
     def is_blackbox(self) -> bool:
@@ -262,23 +280,35 @@ class Target(eqx.Module):
                 out = self.log_prob_fn(values)
         return jnp.asarray(out).astype(jnp.result_type(float))
 
+    def penalty(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        """How many constraints a flat configuration violates; the target must have been given a `penalty`."""
+        values = self.space.unflatten(theta)
+        if self.vectorized:
+            return self.penalty_fn(jax.tree.map(lambda v: v[None], values))[0].astype(jnp.result_type(float))
+        return jnp.asarray(self.penalty_fn(values)).astype(jnp.result_type(float))
+
     def possible_starts(self, key: Array, num_chains: int) -> Int[Array, "chain dim"]:
-        """Uniform configurations of positive probability: impossible ones are redrawn up to 100 times."""
-        theta, log_prob = _draw_starts(self, key, num_chains)
-        bad = np.asarray(log_prob) == np.inf
-        if bad.any():
-            raise non_finite_error(self, np.asarray(theta)[bad.argmax()])
-        if (np.asarray(log_prob) == -np.inf).any():
-            raise StartError(
-                "log_prob",
-                f"is -inf at all of {MAX_REDRAWS} random configurations for at least one chain",
-                "pass init=... with a configuration of positive probability",
-            )
-        return theta
+        """Configurations of positive probability: uniform ones where these are common, else what a search finds.
+
+        Impossible ones are redrawn, 100 times and then up to a million times within two seconds; a target with a
+        `penalty` goes down that instead (see `starts`). Raises `StartError` where all of this finds none.
+        """
+        theta, log_prob = _draw_starts(self, key, num_chains, 1 if self.is_blackbox else MAX_REDRAWS)
+        first, values = np.asarray(theta), np.asarray(log_prob)
+        if (values == np.inf).any():
+            raise non_finite_error(self, first[(values == np.inf).argmax()])
+        if (values > -np.inf).all():
+            return theta
+        rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().astype(np.uint32).tolist())
+        found = find_starts(
+            log_prob_evaluator(self), self.space.sizes, rng, num_chains, given=first[values > -np.inf],
+            penalty=None if self.penalty_fn is None else penalty_evaluator(self),
+        )  # fmt: skip
+        return jnp.asarray(found, jnp.int32)
 
 
 @jit
-def _draw_starts(target: Target, key: Array, num_chains: int) -> tuple[Array, Array]:
+def _draw_starts(target: Target, key: Array, num_chains: int, most: int) -> tuple[Array, Array]:
     def redraw(carry):
         count, theta, log_prob = carry
         fresh = target.space.random(jax.random.fold_in(key, count), (num_chains,))
@@ -291,8 +321,34 @@ def _draw_starts(target: Target, key: Array, num_chains: int) -> tuple[Array, Ar
         )
 
     start = (0, jnp.zeros((num_chains, target.space.num_dims), jnp.int32), jnp.full(num_chains, -jnp.inf))
-    _, theta, log_prob = jax.lax.while_loop(lambda c: (c[0] < MAX_REDRAWS) & jnp.any(c[2] == -jnp.inf), redraw, start)
+    _, theta, log_prob = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(c[2] == -jnp.inf), redraw, start)
     return theta, log_prob
+
+
+# ---- evaluation in batches
+
+
+def log_prob_evaluator(target: Target) -> Evaluator:
+    """log pi of many flat configurations on the host; NaN and +inf raise."""
+    bad = lambda theta: non_finite_error(target, theta)
+    if target.is_blackbox:
+        fn = lambda theta: target.log_prob_fn.evaluate_quietly(target.space, theta)
+        return Evaluator(fn, is_on_host=True, on_bad=bad)
+    return Evaluator(target.log_prob, is_on_host=False, on_bad=bad)
+
+
+def penalty_evaluator(target: Target) -> Evaluator:
+    """The penalty of many flat configurations on the host."""
+    fn = target.penalty_fn
+
+    def bad(theta: np.ndarray) -> TargetError:
+        return TargetError(
+            "penalty", f"is NaN or +inf at theta = {_describe(target.space, theta)}", "return how many are violated"
+        )
+
+    if not isinstance(fn, BlackBox):
+        return Evaluator(target.penalty, is_on_host=False, on_bad=bad)
+    return Evaluator(lambda theta: fn.evaluate(target.space, theta), is_on_host=True, on_bad=bad)
 
 
 # ---- probing
@@ -323,7 +379,9 @@ def non_finite_error(target: Target, theta: np.ndarray) -> TargetError:
     )
 
 
-def _raised_error(error: BaseException, space: Space, theta: np.ndarray | None = None) -> TargetError:
+def _raised_error(
+    error: BaseException, space: Space, theta: np.ndarray | None = None, name: str = "log_prob"
+) -> TargetError:
     if isinstance(error, TargetError):
         return error
     where = "" if theta is None else f" at theta = {_describe(space, theta)}"
@@ -334,15 +392,14 @@ def _raised_error(error: BaseException, space: Space, theta: np.ndarray | None =
         | jax.errors.TracerBoolConversionError
         | jax.errors.TracerIntegerConversionError,
     ):
+        place = place_of(error)
         return TargetError(
-            "log_prob",
-            "cannot be traced by JAX (it uses NumPy, float() or a Python `if` on theta)",
-            "write it with jax.numpy, or wrap it: tz.blackbox(log_prob)",
+            name,
+            "cannot be traced by JAX: it uses NumPy, float() or a Python `if` on theta"
+            + (f"\n  at {place}" if place else ""),
+            f"write it with jax.numpy, or wrap it: tz.blackbox({name})",
         )
-    text = " ".join(str(error).split())[:200]
-    return TargetError(
-        "log_prob", f"raised {type(error).__name__}: {text}{where}", "call it by hand on one configuration to debug it"
-    )
+    return TargetError(name, f"raised {described(error)}{where}", "call it by hand on one configuration to debug it")
 
 
 def probe_points(space: Space) -> np.ndarray:
@@ -428,6 +485,56 @@ def _probe_gradient(target: Target) -> bool:
     is_same = np.allclose(values[possible], exact[possible], rtol=1e-3, atol=1e-3)
     finite = np.isfinite(gradients).all(axis=1) & possible
     return bool(is_same and finite.any() and np.abs(gradients[finite]).max() > 0)
+
+
+def _probe_penalty(target: Target) -> None:
+    """Raises unless the penalty is 0 where log pi is finite, and positive where it is -inf, at the probe points."""
+    if target.penalty_fn is None:
+        return
+    points = probe_points(target.space)
+    try:
+        penalties = penalty_evaluator(target)(points)
+    except Exception as error:
+        raise _raised_error(error, target.space, name="penalty").with_traceback(None) from None
+    values = log_prob_evaluator(target)(points)
+    is_wrong = np.where(np.isfinite(values), penalties != 0, ~(penalties > 0))
+    if is_wrong.any():
+        row = int(is_wrong.argmax())
+        where = _describe(target.space, points[row])
+        raise TargetError(
+            "penalty",
+            f"is {penalties[row]:g} where log_prob is {values[row]:.6g}, at theta = {where}",
+            "return 0 where log_prob is finite, and the number of violated constraints elsewhere",
+        )
+
+
+def _probe_hints(target: Target) -> None:
+    """Holds every hint against log pi at several configurations, possible ones where they can be found."""
+    has_any = (target.site_logits_fn, target.running, target.one_hot_fn, target.colours) != (None,) * 4
+    if not has_any:
+        return
+    evaluate, sizes, rng = log_prob_evaluator(target), target.space.sizes, np.random.default_rng(1)
+    points = np.concatenate([(probes := probe_points(target.space))[2:], probes[:2]])
+    points = points[np.isfinite(evaluate(points))]
+    if len(points) < hints.NUM_POINTS - 1:
+        limits = {"most": POSSIBLE_TRIES, "seconds": POSSIBLE_SECONDS}
+        points = np.concatenate([points, random_possible(evaluate, sizes, rng, hints.NUM_POINTS, **limits)])
+    if not len(points) and target.penalty_fn is not None:
+        found, _ = descend(penalty_evaluator(target), sizes, rng, hints.NUM_POINTS)
+        points = found[np.isfinite(evaluate(found))] if len(found) else points
+    if not len(points):
+        points = probes[2:3]  # where all is impossible there is nothing to compare, but shapes and errors still show
+    points = points[: hints.NUM_POINTS].astype(np.int32)
+    if target.site_logits_fn is not None:
+        hints.check_site_logits(target.site_logits_fn, evaluate, sizes, points, rng)
+    if target.running is not None:
+        check_running(target.running, target.log_prob, target.space, points)
+    if target.one_hot_fn is not None:
+        hints.check_one_hot(target.one_hot_fn, evaluate, sizes, points)
+    if target.colours is not None:
+        found = hints.find_interaction(evaluate, sizes, np.asarray(target.colours), points, rng)
+        if found is not None:
+            raise TargetError("colours", str(found), "give them different colours, or leave colours out")
 
 
 def _checked_colours(colours: Any, space: Space) -> tuple[int, ...]:

@@ -36,8 +36,9 @@ def measurements(run: Run, compile_seconds: float) -> dict[str, Any]:
     and every second of training, burn-in and sampling; once with compilation and once without.
     """
     result = run.result
-    chains, draws = result.theta.shape[:2]
-    theirs = paper_ess(result.theta, num_groups=max(1, chains // GROUP_SIZE) if chains % GROUP_SIZE == 0 else 1)
+    theta = result.theta
+    chains, draws = theta.shape[:2]
+    theirs = paper_ess(theta, num_groups=max(1, chains // GROUP_SIZE) if chains % GROUP_SIZE == 0 else 1)
     rows = [row for row in result.summary().rows if row.name != "log_prob"]
     ours = np.array([row.ess_bulk for row in rows if not row.is_constant])
     r_hats = [row.r_hat for row in result.summary().rows if not np.isnan(row.r_hat)]
@@ -49,7 +50,7 @@ def measurements(run: Run, compile_seconds: float) -> dict[str, Any]:
     return {
         "chains": chains,
         "draws": draws,
-        "num_dims": result.theta.shape[2],
+        "num_dims": theta.shape[2],
         "seconds": {**run.seconds, "compile": compile_seconds, "total": total},
         "paper_ess": {"mean": theirs.mean, "standard_error": theirs.standard_error, "groups": len(theirs.per_group)},
         "ess": {

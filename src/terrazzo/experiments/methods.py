@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from terrazzo.arguments import key_of_seed
 from terrazzo.diagnostics import ess
 from terrazzo.experiments.base import Method, Plan, Run
 from terrazzo.inference import sample
@@ -120,7 +121,7 @@ def best_scale(context: Context, plan: Plan, walk: dict[str, Any]) -> Array:
 def train_flow(method: Method, plan: Plan, context: Context) -> Fitted:
     """The paper's flow, trained as the paper says: Adam 1e-3, no annealing, no early stop."""
     iterations = lengths(method, plan)["iterations"]
-    build_key, train_key = jax.random.split(jax.random.key(context.seed))
+    build_key, train_key = jax.random.split(key_of_seed(context.seed))
     with Progress(context.progress) as progress:
         progress.phase("training", iterations, "iterations")
         transport = flow_transport(context.target.space, key=build_key, architecture="paper", **plan.flow)
@@ -132,7 +133,7 @@ def train_flow(method: Method, plan: Plan, context: Context) -> Fitted:
 
 def flow_draws(transport: AbstractTransport, target: Target, seed: int, count: int) -> np.ndarray:
     """Independent draws of a transport that the target allows, flat."""
-    pushed = sample_transport(jax.random.key(seed + 1), transport, target, 4 * count)
+    pushed = sample_transport(key_of_seed(seed + 1), transport, target, 4 * count)
     possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
     return np.asarray(pushed.theta)[np.resize(possible, count)]
 

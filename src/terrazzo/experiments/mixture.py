@@ -5,9 +5,9 @@ All 4096 states are enumerated, so the total-variation distance of draws from th
 
 from pathlib import Path
 
-import jax
 import numpy as np
 
+from terrazzo.arguments import key_of_seed
 from terrazzo.diagnostics import total_variation
 from terrazzo.experiments.base import Case, Experiment, Extras, Method, Run
 from terrazzo.plots import grid_histogram
@@ -47,7 +47,7 @@ def _extras(target: Target, seed: int) -> Extras:
         figures = {"tv": total_variation(drawn.ravel(), exact), "tv_independent": float(np.mean(floor))}
         arrays = {"exact": exact.reshape(sizes).astype(np.float32), "draws": drawn.astype(np.float32)}
         if run.result.transport is not None:
-            pushed = sample_transport(jax.random.key(seed + 2), run.result.transport, target, FLOW_DRAWS)
+            pushed = sample_transport(key_of_seed(seed + 2), run.result.transport, target, FLOW_DRAWS)
             alone = grid_histogram(np.asarray(pushed.theta), sizes)
             figures["tv_transport"] = total_variation(alone.ravel(), exact)
             arrays["transport"] = alone.astype(np.float32)

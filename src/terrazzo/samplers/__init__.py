@@ -3,6 +3,7 @@
 import difflib
 from typing import Any
 
+from terrazzo.arguments import shown
 from terrazzo.errors import OptionError
 from terrazzo.samplers.any_scale import any_scale as any_scale
 from terrazzo.samplers.any_scale import check as _check_any_scale
@@ -119,8 +120,8 @@ def get(name: Any) -> SamplerSpec:
     >>> get("gibbs").reference
     'Geman & Geman (1984)'
     """
-    if name in REGISTRY:
+    if isinstance(name, str) and name in REGISTRY:
         return REGISTRY[name]
-    near = difflib.get_close_matches(str(name), REGISTRY, n=3, cutoff=0.4)
+    near = difflib.get_close_matches(shown(name), REGISTRY, n=3, cutoff=0.4)
     remedy = f"did you mean {', '.join(near)}?" if near else f"one of {', '.join(REGISTRY)}"
-    raise OptionError("sampler", f"{name!r} is unknown", remedy)
+    raise OptionError("sampler", f"{shown(name)} is unknown", remedy)

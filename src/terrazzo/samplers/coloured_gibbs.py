@@ -59,7 +59,9 @@ def coloured_gibbs(
         colours = target.colours
     if colours is None:
         raise UnsupportedError(
-            "colours", "cannot be found inside compiled code", "call terrazzo.samplers.coloured_gibbs.prepare first"
+            "colours",
+            "cannot be found inside compiled code",
+            "pass colours=terrazzo.samplers.colouring.find_colours(target), found beforehand",
         )
     colours = np.asarray(colours)
     classes = [np.flatnonzero(colours == c).astype(np.int32) for c in np.unique(colours)]

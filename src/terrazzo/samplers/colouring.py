@@ -12,9 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from terrazzo.arguments import shown
 from terrazzo.errors import UnsupportedError
+from terrazzo.hints import NUM_POINTS, find_interaction
 from terrazzo.interactions import evaluate, hessian_of, mixed_differences, random_pair, tolerance
-from terrazzo.targets import Target
+from terrazzo.targets import Target, log_prob_evaluator
 
 MAX_PAIR_EVALUATIONS = 2_000_000
 
@@ -125,15 +127,19 @@ def find_colours(target: Target, *, num_points: int = 3, seed: int = 0) -> tuple
 
 def checked_colours(target: Target, colours: Any) -> tuple[int, ...]:
     """The colours as a tuple; raises `UnsupportedError` if sites of one colour interact."""
-    colours = tuple(int(c) for c in np.asarray(colours))
-    if len(colours) != target.space.num_dims:
+    array = np.asarray(colours)
+    if array.shape != (target.space.num_dims,) or array.dtype.kind not in "iu":
         raise UnsupportedError(
-            "colours", f"has {len(colours)} entries for {target.space.num_dims} coordinates", "one each"
+            "colours", f"must be {target.space.num_dims} integers, got {shown(colours)}", "one for each coordinate"
         )
-    if not verify_colours(target, colours):
+    colours = tuple(int(c) for c in array)
+    rng = np.random.default_rng(2)
+    points = np.stack([random_pair(target, rng)[0] for _ in range(NUM_POINTS)]).astype(np.int32)
+    found = find_interaction(log_prob_evaluator(target), target.space.sizes, np.asarray(colours), points, rng)
+    if found is not None or not verify_colours(target, colours):
         raise UnsupportedError(
             "colours",
-            "is not a colouring: changing the sites of one colour together changes log pi by another amount",
+            "sites of one colour interact" if found is None else str(found),
             "leave colours out to have them found, or use sampler='gibbs'",
         )
     return colours

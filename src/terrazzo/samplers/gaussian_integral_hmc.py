@@ -21,7 +21,14 @@ from terrazzo.samplers import randomness
 from terrazzo.samplers.base import Info, SamplingAlgorithm, State, Tuning, as_float
 from terrazzo.samplers.binary_hmc import check_binary
 from terrazzo.samplers.gibbs import positive_int, start
-from terrazzo.samplers.pairwise import Pairwise, binary_form, check_pairwise, inverse_temperature, pairwise_terms
+from terrazzo.samplers.pairwise import (
+    Pairwise,
+    binary_form,
+    check_pairwise,
+    checked_terms,
+    inverse_temperature,
+    pairwise_terms,
+)
 from terrazzo.samplers.tuning import dual_averaging_tuning
 from terrazzo.targets import Target
 
@@ -37,7 +44,7 @@ def check(target: Target) -> None:
 
 def prepare(target: Target, *, terms: Pairwise | None = None, **options: Any) -> dict[str, Any]:
     """Finds and verifies the terms on the host, once, so that the factory can be called inside compiled code."""
-    return {**options, "terms": pairwise_terms(target) if terms is None else terms}
+    return {**options, "terms": checked_terms(target, terms)}
 
 
 def square_root(couplings: Float[Array, "dim dim"]) -> tuple[Float[Array, "dim dim"], Float[Array, ""]]:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from terrazzo.arguments import count
 from terrazzo.errors import OptionError
 from terrazzo.samplers import randomness
 from terrazzo.samplers.acceptance import log_acceptance
@@ -28,9 +29,7 @@ SCANS = ("random", "systematic")
 
 def positive_int(name: str, value: Any) -> int:
     """An option that must be a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise OptionError(name, f"must be an integer of at least 1, got {value!r}", f"e.g. {name}=1")
-    return value
+    return count(name, value, remedy=f"e.g. {name}=1")
 
 
 def redraw_site(key: randomness.Key, target: Target, state: State, site: Int[Array, ""]) -> State:

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from terrazzo.errors import UnsupportedError
+from terrazzo.arguments import shown
+from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.targets import Target
 
 NUM_VERIFIED = 64
@@ -135,6 +136,18 @@ def pairwise_terms(target: Target) -> Pairwise:
         edges = np.stack([rows[is_edge], columns[is_edge]], axis=1).astype(np.int32)
         terms = Pairwise(fields, edges, couplings[rows, columns][is_edge])
         _verify(target, terms)
+    return terms
+
+
+def checked_terms(target: Target, terms: Any) -> Pairwise:
+    """Terms that the user gives, verified; those of the target itself if there are none."""
+    if terms is None:
+        return pairwise_terms(target)
+    if not isinstance(terms, Pairwise):
+        raise OptionError("terms", f"must be Pairwise terms, got {shown(terms)}", "leave them out to have them found")
+    if _is_concrete(target):
+        with jax.ensure_compile_time_eval():
+            _verify(untempered(target), terms)
     return terms
 
 

@@ -22,12 +22,12 @@ import numpy as np
 from blackjax.smc import resampling
 from jaxtyping import Array
 
+from terrazzo import arguments
 from terrazzo.compilation import jit
 from terrazzo.diagnostics import LogZ, importance_summary
-from terrazzo.errors import OptionError, StartError
+from terrazzo.errors import StartError, TargetError
 from terrazzo.results import Result
 from terrazzo.samplers.base import as_float
-from terrazzo.samplers.gibbs import positive_int
 from terrazzo.samplers.tempering import DEFAULT_KERNEL, prepare, resolve_kernel
 from terrazzo.spaces import Space
 from terrazzo.targets import Target
@@ -159,19 +159,25 @@ def smc(
     >>> bool(abs(out.evidence.log_z - 6 * np.log1p(np.exp(-0.5))) < 0.2)
     True
     """
-    num_particles, num_runs = positive_int("num_particles", num_particles), positive_int("num_runs", num_runs)
-    num_moves = positive_int("num_moves", num_moves)
-    if not 0 < target_ess < 1:
-        raise OptionError("target_ess", f"must lie between 0 and 1, got {target_ess!r}", "e.g. target_ess=0.5")
+    arguments.random_key(key)
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
+    num_particles = arguments.count("num_particles", num_particles, low=2)
+    num_runs, num_moves = arguments.count("num_runs", num_runs), arguments.count("num_moves", num_moves)
+    target_ess = arguments.number("target_ess", target_ess, at_most=0.999, remedy="e.g. target_ess=0.5")
+    arguments.memory(
+        f"{num_runs} runs x {num_particles} particles", 16 * num_runs * num_particles * target.space.num_dims
+    )
     prepared = prepare(target, kernel=kernel, kernel_options=kernel_options)
     factory = resolve_kernel(**prepared)
     runs = [_run(k, target, num_particles, target_ess, num_moves, factory) for k in jax.random.split(key, num_runs)]
     theta, log_prob, log_z, count, schedule = (np.stack([np.asarray(run[i]) for run in runs]) for i in range(5))
     if (log_z == -np.inf).any():
         raise StartError(
-            "log_prob", f"is -inf at all of {num_particles} uniform configurations", "use more particles, or a chain"
+            "log_prob",
+            f"is -inf at all of {num_particles} uniform configurations",
+            "raise num_particles, or draw by tz.sample(..., init=...)",
         )
     stages = int(count.max())
     evidence = importance_summary(log_z)
-    theta = theta.astype(target.space.dtype)
+    theta = theta.astype(np.int64)
     return SMCResult(target.space, theta, log_prob, evidence, log_z, count, schedule[:, :stages])

@@ -22,7 +22,7 @@ from terrazzo.errors import UnsupportedError
 from terrazzo.samplers import randomness
 from terrazzo.samplers.base import Info, SamplingAlgorithm, State
 from terrazzo.samplers.gibbs import moved_info, start
-from terrazzo.samplers.pairwise import Pairwise, inverse_temperature, pairwise_terms
+from terrazzo.samplers.pairwise import Pairwise, checked_terms, inverse_temperature, pairwise_terms
 from terrazzo.targets import Target
 
 
@@ -33,7 +33,7 @@ def check(target: Target) -> None:
 
 def prepare(target: Target, *, terms: Pairwise | None = None, **options: Any) -> dict[str, Any]:
     """Finds and verifies the terms on the host, once, so that the factory can be called inside compiled code."""
-    return {**options, "terms": pairwise_terms(target) if terms is None else terms}
+    return {**options, "terms": checked_terms(target, terms)}
 
 
 def _check_signs(target: Target, couplings: Any) -> None:

@@ -19,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from terrazzo import arguments
 from terrazzo.compilation import jit
 from terrazzo.diagnostics import LogZ, bennett
-from terrazzo.errors import OptionError
-from terrazzo.samplers.tempering import default_ladder, parallel_tempering, prepare, tuning
+from terrazzo.errors import OptionError, TargetError
+from terrazzo.samplers.tempering import checked_ladder, default_ladder, parallel_tempering, prepare, tuning
 from terrazzo.targets import Target
 
 FIRST_SUPPORT_DRAWS, NUM_SUPPORT_DRAWS = 2**13, 2**16
@@ -166,7 +167,7 @@ def run_tempering(
         num_draws: Kept draws a chain.
         thinning: Rounds between kept draws.
         num_temperatures: The length of the ladder.
-        inverse_temperatures: Where the ladder starts; from 0 to 1 if None.
+        inverse_temperatures: The ladder before adaptation, rising strictly to 1; from 0 to 1 if None.
         keep_tempered: Whether to keep the configurations of all temperatures.
         **options: `kernel`, `kernel_options`, `num_moves` of `parallel_tempering`.
 
@@ -176,7 +177,21 @@ def run_tempering(
     >>> run.theta.shape
     (8, 10, 3)
     """
-    first = default_ladder(num_temperatures) if inverse_temperatures is None else np.asarray(inverse_temperatures)
+    arguments.random_key(key)
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
+    num_chains, num_draws = arguments.count("num_chains", num_chains), arguments.count("num_draws", num_draws)
+    num_warmup = arguments.count("num_warmup", num_warmup, low=0)
+    thinning = arguments.count("thinning", thinning)
+    num_temperatures = arguments.count("num_temperatures", num_temperatures)
+    keep_tempered = arguments.flag("keep_tempered", keep_tempered)
+    first = default_ladder(num_temperatures) if inverse_temperatures is None else checked_ladder(inverse_temperatures)
+    unknown = sorted(set(options) - {"kernel", "kernel_options", "num_moves"})
+    if unknown:
+        raise OptionError(unknown[0], "is not an option", "those are kernel, kernel_options and num_moves")
+    arguments.count("num_moves", options.get("num_moves", 1))
+    d, replicas = target.space.num_dims, len(first)
+    kept = num_chains * num_draws * (d + replicas + (replicas * d if keep_tempered else 0))
+    arguments.memory(f"{num_chains} chains x {num_draws} draws", 8.0 * kept, "ask for fewer")
     make = eqx.Partial(parallel_tempering, num_temperatures=len(first), **prepare(target, **options))
     start_key, warmup_key, draw_key, support_key = jax.random.split(key, 4)
     theta = target.possible_starts(start_key, num_chains)
@@ -184,10 +199,10 @@ def run_tempering(
     states, betas = _warm_up(warmup_key, target, theta, ladder, num_warmup, make)
     out = _draw(draw_key, target, states, betas, num_draws, thinning, make, keep_tempered)
     cold, log_probs = (np.moveaxis(np.asarray(x), 0, 1) for x in out[:2])
-    tempered = np.moveaxis(np.asarray(out[2]), 0, 1).astype(target.space.dtype) if keep_tempered else None
+    tempered = np.moveaxis(np.asarray(out[2]), 0, 1).astype(np.int64) if keep_tempered else None
     evidence = ladder_evidence(support_key, target, log_probs, np.asarray(betas))
     return TemperedRun(
-        cold.astype(target.space.dtype),
+        cold.astype(np.int64),
         log_probs,
         tempered,
         np.asarray(betas),

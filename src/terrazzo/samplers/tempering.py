@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from terrazzo.arguments import options, shown
 from terrazzo.errors import OptionError
 from terrazzo.samplers import randomness
 from terrazzo.samplers.base import SamplingAlgorithm, State, Tuning, as_float, starts_plainly
@@ -95,15 +96,15 @@ def resolve_kernel(kernel: Any, kernel_options: Any = None) -> Callable[[Target]
     elif callable(kernel):
         factory = kernel
     else:
-        raise OptionError("kernel", f"must be a sampler's name, got {kernel!r}", "e.g. kernel='gibbs'")
-    return eqx.Partial(factory, **dict(kernel_options or {}))
+        raise OptionError("kernel", f"must be a sampler's name, got {shown(kernel)}", "e.g. kernel='gibbs'")
+    return eqx.Partial(factory, **options("kernel_options", kernel_options))
 
 
 def prepare(
-    target: Target, *, kernel: Any = DEFAULT_KERNEL, kernel_options: Any = None, **options: Any
+    target: Target, *, kernel: Any = DEFAULT_KERNEL, kernel_options: Any = None, **others: Any
 ) -> dict[str, Any]:
     """Lets the kernel do its work on the host (colours, pairwise terms), once, before anything is compiled."""
-    chosen = dict(kernel_options or {})
+    chosen = options("kernel_options", kernel_options)
     if isinstance(kernel, str):
         from terrazzo.samplers import get
 
@@ -111,16 +112,35 @@ def prepare(
         if spec.check is not None:
             spec.check(target)
         chosen = chosen if spec.prepare is None else spec.prepare(target, **chosen)
-    return {**options, "kernel": kernel, "kernel_options": chosen}
+    try:
+        resolve_kernel(kernel, chosen)(target)
+    except TypeError as error:
+        raise OptionError("kernel_options", str(error).split("() ")[-1], "see the kernel's arguments") from None
+    return {**others, "kernel": kernel, "kernel_options": chosen}
+
+
+def checked_ladder(betas: Any) -> np.ndarray:
+    """The ladder as an array; raises unless it rises strictly from 0 or more to exactly 1.
+
+    A ladder that ends elsewhere has draws of another law, pi^beta, at its cold end.
+    """
+    try:
+        values = np.asarray(betas, float)
+    except (TypeError, ValueError):
+        values = np.zeros((0,))
+    is_ladder = values.ndim == 1 and len(values) > 0 and bool(np.isfinite(values).all())
+    if not is_ladder or values[-1] != 1 or values[0] < 0 or (np.diff(values) <= 0).any():
+        raise OptionError(
+            "inverse_temperatures", f"must rise strictly from >= 0 to 1, got {shown(betas)}", "e.g. [0.0, 0.3, 1.0]"
+        )
+    return values
 
 
 def _checked_ladder(betas: Any, num_temperatures: int) -> Array:
     if betas is None:
         return jnp.asarray(default_ladder(num_temperatures), jnp.result_type(float))
     if not isinstance(betas, jax.core.Tracer):
-        values = np.asarray(betas, float)
-        if values.ndim != 1 or not len(values) or values[-1] != 1 or values[0] < 0 or (np.diff(values) <= 0).any():
-            raise OptionError("inverse_temperatures", f"{betas!r} do not rise from >= 0 to 1", "e.g. [0.0, 0.3, 1.0]")
+        checked_ladder(betas)
     return jnp.asarray(betas, jnp.result_type(float))
 
 

@@ -17,9 +17,9 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
-from terrazzo import devices
+from terrazzo import arguments, devices
 from terrazzo.compilation import jit
-from terrazzo.errors import OptionError, TrainingError
+from terrazzo.errors import OptionError, TargetError, TrainingError, TransportError
 from terrazzo.targets import Target
 from terrazzo.training.objectives import ForwardKL, LossInfo, ReverseKL, importance_ess, reverse_kl
 from terrazzo.transports.base import AbstractTransport
@@ -203,19 +203,28 @@ def fit(
     >>> fitted.num_steps
     20
     """
-    counts = {"num_steps": (num_steps, 1), "batch_size": (batch_size, 2), "check_every": (check_every, 1)}
-    if num_groups is not None:
-        counts["num_groups"] = (num_groups, 1)
-    for name, (count, low) in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < low:
-            raise OptionError(
-                name, f"must be an integer of at least {low}, got {count!r}", "leave it out for a default"
-            )
-    for name, number in (("learning_rate", learning_rate), ("clip_norm", clip_norm)):
-        if not isinstance(number, float | int) or not 0 < number < np.inf:
-            raise OptionError(name, f"must be a positive number, got {number!r}", "leave it out for the default")
-    if not 0 <= start_beta <= 1:
-        raise OptionError("start_beta", f"must lie in [0, 1], got {start_beta!r}", "1 trains at the target itself")
+    arguments.random_key(key)
+    arguments.instance("transport", transport, AbstractTransport, "e.g. tz.product_transport(space)", TransportError)
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
+    num_steps, check_every = arguments.count("num_steps", num_steps), arguments.count("check_every", check_every)
+    batch_size = arguments.count("batch_size", batch_size, low=2)
+    anneal_steps = arguments.count("anneal_steps", anneal_steps, low=0)
+    num_groups = arguments.optional_count("num_groups", num_groups)
+    patience = arguments.optional_count("patience", patience)
+    learning_rate = arguments.number("learning_rate", learning_rate)
+    clip_norm = arguments.number("clip_norm", clip_norm)
+    start_beta = arguments.number("start_beta", start_beta, above=-1e-300, at_most=1.0, remedy="1 trains at the target")
+    if enough_is_ess is not None:
+        enough_is_ess = arguments.number("enough_is_ess", enough_is_ess, at_most=1.0)
+    for name, value in (("objective", objective), ("check_objective", check_objective)):
+        if value is not None and not isinstance(value, ReverseKL | ForwardKL):
+            raise OptionError(name, f"must be an objective, got {arguments.shown(value)}", "e.g. tz.reverse_kl()")
+    if should_stop is not None and not callable(should_stop):
+        raise OptionError("should_stop", f"must be a function, got {arguments.shown(should_stop)}", "leave it out")
+    if progress is not None and not hasattr(progress, "update"):
+        raise OptionError("progress", f"must be a Progress, got {arguments.shown(progress)}", "leave it out")
+    check_first = arguments.flag("check_first", check_first)
+    arguments.memory(f"batches of {batch_size}", 8 * batch_size * target.space.num_dims)
     if transport.space != target.space:
         raise OptionError("transport", "was built for another space than the target's", "build it for this space")
     began = time.perf_counter()

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from terrazzo import arguments
 from terrazzo.errors import GradientError, OptionError
 from terrazzo.targets import Target
 from terrazzo.transports import normal
@@ -114,8 +115,7 @@ def reverse_kl(gradient: str = "auto") -> ReverseKL:
     >>> reverse_kl().gradient
     'auto'
     """
-    if gradient not in ("auto", *STRAIGHT, "score_function"):
-        raise OptionError("gradient", f"unknown {gradient!r}", "auto, straight_through, paper or score_function")
+    arguments.choice("gradient", gradient, ("auto", *STRAIGHT, "score_function"))
     return ReverseKL(gradient)
 
 
@@ -159,11 +159,16 @@ def forward_kl(draws: Any, *, weight: float = 1.0, reverse: ReverseKL | None = N
     >>> forward_kl(np.zeros((5, 2), int)).draws.shape
     (5, 2)
     """
-    array = jnp.asarray(draws)
+    try:
+        array = jnp.asarray(draws)
+    except (TypeError, ValueError):
+        shown = arguments.shown(draws)
+        raise OptionError("draws", f"must be integers, got {shown}", "flat draws, of shape (draw, dim)") from None
     if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer) or not array.shape[0]:
         raise OptionError("draws", f"must be integers of shape (draw, dim), got {array.shape}", "flatten the chains")
-    if not 0 < weight <= 1:
-        raise OptionError("weight", f"must lie in (0, 1], got {weight!r}", "1 is the forward KL alone")
+    weight = arguments.number("weight", weight, at_most=1.0, remedy="1 is the forward KL alone")
+    if reverse is not None:
+        arguments.instance("reverse", reverse, ReverseKL, "e.g. tz.reverse_kl()")
     return ForwardKL(array, jnp.asarray(weight, jnp.result_type(float)), reverse)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Bool, Float, Int
 
+from terrazzo import arguments
 from terrazzo.errors import OptionError
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import heads, inverse_cdf, networks, normal
@@ -219,13 +220,12 @@ def autoregressive_transport(
     width = (64 if d <= 24 else 128 if d <= 200 else 256) if width is None else width
     hidden = width if hidden is None else hidden
     for name, value, low in (("width", width, 1), ("num_blocks", num_blocks, 0), ("hidden", hidden, 1)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
-            raise OptionError(
-                name, f"must be an integer of at least {low}, got {value!r}", "leave it out for the default"
-            )
+        arguments.count(name, value, low=low, high=2**20)
+    arguments.random_key(key)
+    shown = arguments.shown(order)
     order = np.arange(d) if order is None else np.asarray(order)
-    if order.shape != (d,) or sorted(order.tolist()) != list(range(d)):
-        raise OptionError("order", f"must be a permutation of 0..{d - 1}", "leave it out for the natural order")
+    if order.shape != (d,) or order.dtype.kind not in "iu" or sorted(order.tolist()) != list(range(d)):
+        raise OptionError("order", f"must be a permutation of 0..{d - 1}, got {shown}", "leave it out")
     rng = networks.generator(key)
     is_large = space.max_size > SOFTMAX_LIMIT
     inputs = heads.NUM_FEATURES if is_large else space.max_size

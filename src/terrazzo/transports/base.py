@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from terrazzo import arguments
 from terrazzo.compilation import jit
+from terrazzo.errors import TargetError, TransportError
 from terrazzo.spaces import Space
 from terrazzo.targets import Target
 from terrazzo.transports import normal
@@ -95,7 +97,6 @@ class AbstractTransport(eqx.Module):
     def num_dims(self) -> int:
         return self.space.num_dims
 
-    @jit
     def sample(self, key: Array, num_draws: int) -> Int[Array, "draw dim"]:
         """Independent draws of the transport itself, theta = push(z) with z ~ p: the paper's Remark 1.
 
@@ -113,7 +114,28 @@ class AbstractTransport(eqx.Module):
         >>> tz.product_transport(tz.binary(3)).sample(jax.random.key(0), 5).shape
         (5, 3)
         """
-        return jax.vmap(lambda k: self.push(_latent(k, self)).theta)(jax.random.split(key, num_draws))
+        num_draws = _checked_draws(key, num_draws, self.num_dims)
+        return _pushed(self, key, num_draws)
+
+
+@jit
+def _pushed(transport: AbstractTransport, key: Array, num_draws: int) -> Int[Array, "draw dim"]:
+    return jax.vmap(lambda k: transport.push(_latent(k, transport)).theta)(jax.random.split(key, num_draws))
+
+
+def _checked_draws(key: Any, num_draws: Any, num_dims: int) -> int:
+    arguments.random_key(key)
+    num_draws = arguments.count("num_draws", num_draws, remedy="e.g. num_draws=1000")
+    arguments.memory(f"{num_draws} draws of {num_dims} coordinates", 16.0 * num_draws * num_dims, "ask for fewer")
+    return num_draws
+
+
+def checked_pair(transport: Any, target: Any) -> None:
+    """Raises unless these are a transport and a target on one space."""
+    arguments.instance("transport", transport, AbstractTransport, "e.g. tz.product_transport(space)", TransportError)
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
+    if transport.space != target.space:
+        raise TransportError("transport", "was built for another space", "build it for the target's space")
 
 
 def _latent(key: Array, transport: AbstractTransport) -> Float[Array, " dim"]:
@@ -140,7 +162,6 @@ class TransportDraws(NamedTuple):
     log_weights: Float[Array, " draw"]
 
 
-@jit
 def sample_transport(key: Array, transport: AbstractTransport, target: Target, num_draws: int) -> TransportDraws:
     """Independent draws pushed from the latent Gaussian, with weights: the paper's Remark 1, made exact.
 
@@ -161,7 +182,12 @@ def sample_transport(key: Array, transport: AbstractTransport, target: Target, n
     >>> bool(jnp.abs(mean - jax.nn.sigmoid(-0.5)).max() < 0.05)
     True
     """
+    checked_pair(transport, target)
+    return _weighted_draws(key, transport, target, _checked_draws(key, num_draws, target.space.num_dims))
 
+
+@jit
+def _weighted_draws(key: Array, transport: AbstractTransport, target: Target, num_draws: int) -> TransportDraws:
     def one(key: Array) -> TransportDraws:
         z = _latent(key, transport)
         theta, log_volume = transport.push(z)
@@ -193,6 +219,8 @@ def posterior_log_weights(key: Array, transport: AbstractTransport, target: Targ
     >>> posterior_log_weights(jax.random.key(0), tz.product_transport(target.space), target, theta).shape
     (4, 10)
     """
+    arguments.random_key(key)
+    checked_pair(transport, target)
     flat = jnp.asarray(theta, jnp.int32)
     rows = flat.reshape(-1, flat.shape[-1])
     return _log_weights_at(key, transport, target, rows).reshape(flat.shape[:-1])

@@ -17,7 +17,8 @@ import paramax
 from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, Float, Int
 
-from terrazzo.errors import OptionError, TransportError
+from terrazzo import arguments
+from terrazzo.errors import TransportError
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import cells, networks, normal
 from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
@@ -209,10 +210,7 @@ def flow_transport(
         ("architecture", architecture, ARCHITECTURES),
         ("dequantizer", dequantizer, DEQUANTIZERS),
     ):
-        if value not in allowed:
-            raise OptionError(
-                name, f"must be one of {', '.join(allowed)}, got {value!r}", f"e.g. {name}={allowed[0]!r}"
-            )
+        arguments.choice(name, value, tuple(allowed))
     is_large = space.num_dims > 32
     if architecture == "paper":
         defaults = (8, 512, 512) if is_large else (4, 256, 256)
@@ -223,6 +221,6 @@ def flow_transport(
     context_width = defaults[2] if context_width is None else context_width
     counts = {"num_layers": num_layers, "width": width, "depth": depth, "context_width": context_width}
     for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise OptionError(name, f"must be a positive integer, got {count!r}", "leave it out for the default")
+        arguments.count(name, count, high=2**20)
+    arguments.random_key(key)
     return _build(key, space, architecture, dequantizer, num_layers, width, depth, context_width)

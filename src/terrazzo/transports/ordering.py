@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
+from terrazzo.errors import OptionError, TargetError
 from terrazzo.interactions import evaluate, hessian_of, mixed_differences, other_values, random_pair
 from terrazzo.targets import Target
 
@@ -137,9 +138,10 @@ def coupling_order(
     Reference: Nagamochi & Ibaraki (1992), Computing edge-connectivity in multigraphs and capacitated graphs, SIAM
     Journal on Discrete Mathematics 5 (for maximum-adjacency orders).
     """
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
     for name, value in (("num_points", num_points), ("max_evaluations", max_evaluations)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise OptionError(name, f"must be a positive integer, got {value!r}", "leave it out for the default")
+        arguments.count(name, value)
+    seed = arguments.seed_number(seed)
     strengths = coupling_strengths(
         target, theta=theta, num_points=num_points, max_evaluations=max_evaluations, seed=seed
     )

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from terrazzo.arguments import shown
 from terrazzo.errors import TransportError
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import inverse_cdf, normal
@@ -85,7 +86,10 @@ def product_transport(space: Any, *, logits: Any = None) -> ProductTransport:
     """
     space = as_space(space)
     shape = (space.num_dims, space.max_size)
-    logits = jnp.zeros(shape) if logits is None else jnp.asarray(logits, jnp.result_type(float))
+    try:
+        logits = jnp.zeros(shape) if logits is None else jnp.asarray(logits, jnp.result_type(float))
+    except (TypeError, ValueError):
+        raise TransportError("logits", f"must be numbers, got {shown(logits)}", "one row per coordinate") from None
     if logits.shape != shape:
         raise TransportError("logits", f"have shape {logits.shape}, expected {shape}", "one row per coordinate")
     return ProductTransport(space, logits)

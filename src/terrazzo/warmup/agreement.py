@@ -126,7 +126,10 @@ class Agreement:
         advice = "the chains and the tempered exploration disagree: run longer, or explore longer"
         grade = NOT_TRUSTED
         if self.plan.has_modes:
-            grade, advice = UNCHECKED, "tempering missed a mode that was hunted and learned: nothing else can be compared"
+            grade, advice = (
+                UNCHECKED,
+                "tempering missed a mode that was hunted and learned: it cannot confirm the draws",
+            )
         name = "difference from tempered draws (s.e.)"
         yield Check(name, out.z, out.limit, out.z <= out.limit, advice, grade, is_independent=True)
 

@@ -20,6 +20,7 @@ SHARES = {"adaptation": 0.06, "exploration": 0.12, "local trial": 0.17, "trainin
 ENOUGH = {"cpu": (8.0, 0.03), "accelerator": (20.0, 0.08)}  # seconds or share of exploration, whichever is more
 MOST_EXCUSED = 0.3
 HALF = 0.5
+SHORT = 12.0  # seconds: an exploration, its trial and their checks take 10 to 12 to compile on two cores
 
 
 class Budget:
@@ -53,6 +54,11 @@ class Budget:
     def elapsed(self) -> float:
         """Seconds since the run began."""
         return time.perf_counter() - self.began
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there is no time to compile an exploration: one local kernel draws, and nothing checks it."""
+        return self.seconds is not None and self.seconds < SHORT
 
     @property
     def is_unlimited(self) -> bool:

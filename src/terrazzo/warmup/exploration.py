@@ -128,9 +128,7 @@ def mean_rejections(betas: np.ndarray, log_probs: np.ndarray) -> np.ndarray:
 class _Ladders:
     """The ladders and their loops, in chunks that show progress."""
 
-    def __init__(
-        self, key: Array, target: Target, num_ladders: int, progress: Progress, budget: Budget, num_tied: int
-    ):
+    def __init__(self, key: Array, target: Target, num_ladders: int, progress: Progress, budget: Budget, num_tied: int):
         self.target, self.progress, self.budget = target, progress, budget
         self.kernel, options, self.num_moves = exploring_kernel(target, num_tied)
         self.spec = REGISTRY["parallel_tempering"]

@@ -3,8 +3,8 @@
 R-hat sees only what the chains disagree on, and tempering from uniform starts does not find a narrow, deep mode beside
 a broad one. Two further sources of starts are independent of both:
 
-- *optima*: random configurations, the best of many random ones, and tempered draws are quenched by coordinate ascent. An
-  optimum above anything drawn is normal in many dimensions and proves nothing by itself;
+- *optima*: random configurations, the best of many random ones, and tempered draws are quenched by coordinate ascent.
+  An optimum above anything drawn is normal in many dimensions and proves nothing by itself;
 - *cut-offs* (`reach`): configurations of comparable probability that differ in a few sites from a draw, where every
   single change on the way is impossible.
 

@@ -389,9 +389,7 @@ def restored_plan(
     )  # fmt: skip
 
 
-def _prepared(
-    target: Target, name: str, tuned: Mapping[str, np.ndarray], plain: Mapping[str, Any]
-) -> dict[str, Any]:
+def _prepared(target: Target, name: str, tuned: Mapping[str, np.ndarray], plain: Mapping[str, Any]) -> dict[str, Any]:
     """A kernel's options: what it finds on the host, plain numbers, and what was tuned."""
     prepare = REGISTRY[name].prepare
     found = {} if prepare is None else prepare(target)

@@ -126,6 +126,8 @@ class Trial:
         self.length, self.rounds, self.budget, self.progress = length, rounds, budget, progress
         self.phase = "local trial"
         self.candidates = candidates(target, num_tied)
+        if budget.is_short:
+            self.candidates = [c for c in self.candidates if REGISTRY[c.name].tuning is None][:1] or self.candidates[:1]
         self.transport: AbstractTransport | None = None
         self.local: Local | None = None
         self.tried: list[Tried] = []
