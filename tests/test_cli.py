@@ -53,19 +53,19 @@ def test_no_arguments_is_help():
 def test_diagnose_says_what_the_result_says(saved):
     result, path = saved
     out = run("diagnose", str(path))
-    assert out.exit_code == (0 if result.verdict.is_trusted else 1)
+    assert out.exit_code == {"not trusted": 3, "unchecked": 4}.get(result.verdict.grade, 0)
     assert f"verdict: {result.verdict}" in out.stdout
     for check in result.checks():
         assert check.name in out.stdout
 
 
-def test_an_untrusted_result_exits_with_1(tmp_path):
+def test_an_untrusted_result_exits_with_3(tmp_path):
     target = tz.Target(lambda theta: 20.0 * (theta[0] == theta[1]).astype(float), tz.binary(2))
     result = tz.sample(target, seed=0, sampler="gibbs", chains=4, draws=20, warmup=0, progress="off")
     assert not result.verdict.is_trusted
     result.save(tmp_path / "bad.tz")
     out = run("diagnose", str(tmp_path / "bad.tz"))
-    assert out.exit_code == 1
+    assert out.exit_code == 3
     assert "NOT" in out.stdout
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import terrazzo as tz
-from terrazzo.checks import Check
+from terrazzo.checks import ENUMERATED, Check
 from terrazzo.diagnostics import LogZ
 from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
 from terrazzo.results import Result
@@ -118,12 +118,50 @@ def test_summary_of_many_rows_and_categories():
     assert len(text.splitlines()) < 70
 
 
-def test_trusted(result):
+INDEPENDENT = Check("difference from tempered draws (s.e.)", 1.0, 4.0, True, "explore", is_independent=True)
+
+
+def test_trusted():
+    result = make(extra_checks=(INDEPENDENT,))
     assert result.verdict.is_trusted, str(result.verdict)
     assert str(result.verdict).startswith("trusted: worst R-hat 1")
     assert "1 of 6 coordinates constant" in str(result.verdict)
     assert "trusted" in repr(result)
     assert "4 chains x 600 draws" in repr(result)
+
+
+def test_chains_that_agree_are_unchecked_if_nothing_else_was_looked_at(result):
+    assert result.verdict.grade == "unchecked"
+    assert not result.verdict.is_trusted
+    assert str(result.verdict).startswith("unchecked: ")
+
+
+def test_the_worst_failed_check_makes_the_grade():
+    short = Check("draws of the exploration", 9.0, 100.0, False, "explore longer", "unchecked")
+    wrong = Check("difference from tempered draws (s.e.)", 9.0, 4.0, False, "explore", is_independent=True)
+    note = Check("Pareto k", 1.0, 0.7, False, "train", "")
+    assert make(extra_checks=(INDEPENDENT, note)).verdict.grade == "trusted"
+    assert make(extra_checks=(INDEPENDENT, note, short)).verdict.grade == "unchecked"
+    assert make(extra_checks=(INDEPENDENT, note, short, wrong)).verdict.grade == "not trusted"
+
+
+def test_exact_draws_are_not_asked_for_their_r_hat():
+    every = Check(ENUMERATED, 81.0, 81.0, True, "", is_independent=True)
+    few = make(num_draws=3, num_chains=1, extra_checks=(every,))
+    assert few.verdict.grade == "exact"
+    assert few.verdict.is_trusted
+
+
+def test_fewer_draws_than_asked_for_are_in_the_verdict():
+    short = make(extra_checks=(INDEPENDENT,), provenance={"draws": 1000})
+    assert short.verdict.grade == "trusted"
+    assert "draws a chain 600 of 1000" in str(short.verdict)
+
+
+def test_advice_that_was_already_followed_is_not_given():
+    wrong = {"theta": apart(make().theta)}
+    assert "default sampler" in str(make(**wrong).verdict)
+    assert "default sampler" not in str(make(**wrong, provenance={"warm-up": {}}).verdict).split(";")[0]
 
 
 def apart(theta):
@@ -176,7 +214,7 @@ def test_too_few_draws_are_not_trusted(num_draws, tmp_path):
 
 
 def test_pareto_k_is_information_only():
-    bad = make(evidence=LogZ(1.0, 0.1, 3.0, 1.4))
+    bad = make(evidence=LogZ(1.0, 0.1, 3.0, 1.4), extra_checks=(INDEPENDENT,))
     assert [c.passed for c in bad.checks() if c.name == "Pareto k"] == [False]
     assert bad.verdict.is_trusted
 

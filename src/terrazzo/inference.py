@@ -100,8 +100,8 @@ def sample(
         vectorized: Whether `log_prob` takes a batch with a leading axis.
         precision: "float32", "float64", or "auto": float64 where float32 cannot tell neighbouring configurations
             apart to 0.01 nats (a large |log pi|), and for black boxes.
-        plan: What an earlier run decided (`result.plan`): the same seed then gives the same draws, bit for bit, whatever
-            this machine's timings are.
+        plan: What an earlier run decided (`result.plan`): the same seed then gives the same draws, bit for bit,
+            whatever the timings on this machine are.
         keep_latent: Whether to keep the latent draws too (samplers that walk in the latent space).
         chunk_size: Kept draws per compiled call; by default about a second's worth.
         checkpoint: A folder: the run is stored there as it goes, and continued from there if it was interrupted.

@@ -92,7 +92,7 @@ def rounding(target: Target, theta: np.ndarray, *, seed: int = 0) -> float:
     with np.errstate(invalid="ignore"):
         ours, exact = (x[len(rows) :] - x[: len(rows)] for x in (here, wide))
         is_relevant = np.isfinite(ours) & np.isfinite(exact) & (np.abs(exact) <= RELEVANT)
-    return float(np.abs(ours - exact)[is_relevant].max(initial=0.0))
+        return float(np.abs(ours - exact)[is_relevant].max(initial=0.0))
 
 
 @jit

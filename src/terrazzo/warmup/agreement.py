@@ -128,7 +128,7 @@ class Agreement:
         if self.plan.has_modes:
             grade, advice = (
                 UNCHECKED,
-                "tempering missed a mode that was hunted and learned: it cannot confirm the draws",
+                "tempering missed a mode that was hunted and learned: it cannot confirm draws",
             )
         name = "difference from tempered draws (s.e.)"
         yield Check(name, out.z, out.limit, out.z <= out.limit, advice, grade, is_independent=True)

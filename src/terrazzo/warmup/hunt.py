@@ -29,9 +29,10 @@ from terrazzo.errors import StartError
 from terrazzo.interactions import evaluate
 from terrazzo.targets import Target
 
-ROWS = 64  # configurations quenched side by side
-MOST_EVALUATIONS = 2**20
-SECONDS, SHARE = 4.0, 0.03  # of a hunt: in all, and of the seconds of a whole run
+ROWS = 256  # configurations quenched side by side
+MOST_EVALUATIONS = 2**22
+SECONDS, SHARE = 6.0, 0.05  # of a hunt: in all, and of the seconds of a whole run
+MOST_KEPT = 64  # optima
 SCANNED = 2**14  # random configurations of which the best are quenched
 MAX_SWEEPS = 50
 APART = 0.1  # of the coordinates: optima that differ in fewer are taken for one
@@ -105,14 +106,12 @@ def _starts(key: Array, rng: np.random.Generator, target: Target, draws: np.ndar
 
 def _merged(theta: np.ndarray, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Different optima, best first: of those that differ in few coordinates, the best."""
-    order = np.argsort(-log_prob, kind="stable")
     least = max(1, int(APART * theta.shape[1]))
-    kept: list[int] = []
-    for i in order[np.isfinite(log_prob[order])]:
-        if len(kept) == ROWS:
-            break
-        if all((theta[i] != theta[j]).sum() >= least for j in kept):
-            kept.append(int(i))
+    left, kept = np.where(np.isfinite(log_prob), log_prob, -np.inf), []
+    while len(kept) < MOST_KEPT and left.max(initial=-np.inf) > -np.inf:
+        best = int(np.argmax(left))
+        kept.append(best)
+        left = np.where((theta != theta[best]).sum(axis=1) < least, -np.inf, left)
     return theta[kept], log_prob[kept]
 
 
