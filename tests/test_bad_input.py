@@ -20,6 +20,7 @@ from terrazzo.errors import (
     UnsupportedError,
 )
 from terrazzo.progress import Progress
+from wrong_calls import ROWS
 
 SPACE = tz.binary(3)
 TARGET = tz.Target(lambda t: jnp.sum(t.astype(float)), SPACE)
@@ -183,9 +184,12 @@ def without_type_checks():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-@pytest.mark.parametrize("name", CASES)
+ALL = {**CASES, **ROWS}
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_mistakes_are_named(name):
-    call, kind, word = CASES[name]
+    call, kind, word = ALL[name]
     began = time.perf_counter()
     with pytest.raises(kind) as caught:
         call()
@@ -203,5 +207,6 @@ def test_mistakes_are_named(name):
 
 
 def test_there_are_enough_cases():
-    assert len(CASES) >= 60
+    assert len(ALL) >= 500
+    assert not set(CASES) & set(ROWS)
     assert UnsupportedError.__mro__[1] is OptionError

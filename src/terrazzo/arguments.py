@@ -65,9 +65,27 @@ def number(name: str, value: Any, *, above: float = 0.0, at_most: float = math.i
     """
     is_real = isinstance(value, numbers.Real | np.integer | np.floating) and not isinstance(value, bool | np.bool_)
     if not is_real or not math.isfinite(value) or not above < value <= at_most:
-        limits = f"above {above:g}" + ("" if at_most == math.inf else f" and at most {at_most:g}")
-        raise OptionError(name, f"must be a finite number {limits}, got {shown(value)}", remedy)
+        limits = ("" if above == -math.inf else f" above {above:g}") + (
+            "" if at_most == math.inf else f" up to {at_most:g}"
+        )
+        raise OptionError(name, f"must be a finite number{limits}, got {shown(value)}", remedy)
     return float(value)
+
+
+def finite(name: str, value: Any, remedy: str = DEFAULT) -> float:
+    """Any finite real number."""
+    return number(name, value, above=-math.inf, remedy=remedy)
+
+
+def array(name: str, value: Any, ndim: int, remedy: str) -> np.ndarray:
+    """Finite real numbers, as an array of so many axes."""
+    try:
+        found = np.asarray(value, float)
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan)
+    if not np.isfinite(found).all() or found.ndim != ndim or not found.size:
+        raise OptionError(name, f"must be finite numbers with {ndim} axes, got {shown(value)}", remedy)
+    return found
 
 
 def flag(name: str, value: Any) -> bool:

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from terrazzo import arguments, devices, running, samplers
 from terrazzo.checkpoints import Checkpoint
 from terrazzo.compilation import enable_compilation_cache, jit
-from terrazzo.errors import OptionError, TransportError
+from terrazzo.errors import OptionError, SpaceError, TransportError
 from terrazzo.execution import TRAINING, Run, Settings
 from terrazzo.interruption import Interruption
 from terrazzo.precision import MAX_ROUNDING, PrecisionLoss, doubled, rounding
@@ -263,7 +263,7 @@ def _checked_exploration(value: Any, is_planned: bool) -> dict[str, Any] | None:
     for name, count in found.items():
         if name not in EXPLORATION:
             raise OptionError(f"exploration[{name!r}]", "is not an option", f"one of {', '.join(EXPLORATION)}")
-        _check_counts(**{name: (count, 2 if name == "num_ladders" else 1)})
+        arguments.count(f"exploration[{name!r}]", count, low=2 if name == "num_ladders" else 1)
     return found
 
 
@@ -338,8 +338,16 @@ def _log_probs(target: Target, theta: Array) -> Array:
     return jax.vmap(target.log_prob)(theta)
 
 
+def encoded_starts(init: Any, target: Target) -> np.ndarray:
+    """Starts in the user's values as flat integers; errors name `init`."""
+    try:
+        return target.space.encode(init)
+    except SpaceError as error:
+        raise SpaceError(f"init: {error.field}", error.problem, error.remedy) from None
+
+
 def _checked_starts(init: Any, target: Target, chains: int) -> np.ndarray:
-    theta = target.space.encode(init)
+    theta = encoded_starts(init, target)
     if theta.ndim == 1:
         theta = np.tile(theta, (chains, 1))
     if theta.shape[0] != chains or theta.ndim != 2:

@@ -24,6 +24,7 @@ from terrazzo import arguments
 from terrazzo.ascent import ascend, offsets_of
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError
+from terrazzo.inference import encoded_starts
 from terrazzo.interactions import evaluate
 from terrazzo.progress import Progress
 from terrazzo.samplers.tempering import LadderState, TemperingState, parallel_tempering, prepare, tuning
@@ -427,7 +428,7 @@ def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: 
 
 
 def _checked_init(target: Target, init: Any) -> np.ndarray:
-    rows = np.atleast_2d(target.space.encode(init))
+    rows = np.atleast_2d(encoded_starts(init, target))
     if rows.ndim != 2 or not len(rows):
         raise OptionError("init", f"has leading shape {rows.shape[:-1]}", "one row a configuration")
     return rows

@@ -118,15 +118,23 @@ def _named_axes(
     name: str, shape: tuple[int, ...], dims: Sequence[str] | str | None, coords: Mapping[str, Sequence[Any]] | None
 ) -> tuple[tuple[str, ...] | None, tuple[tuple[str, tuple[Any, ...]], ...]]:
     if dims is not None:
-        dims = (dims,) if isinstance(dims, str) else tuple(dims)
+        dims = (dims,) if isinstance(dims, str) or not isinstance(dims, Sequence) else tuple(dims)
         if len(dims) != len(shape) or not all(isinstance(d, str) for d in dims):
             raise SpaceError(f"{name}.dims", f"{dims!r} does not name the {len(shape)} axes", "one string per axis")
         if {"chain", "draw"} & set(dims):
             raise SpaceError(f"{name}.dims", f"{dims!r} uses a reserved name", "'chain' and 'draw' are taken")
     items = []
+    if coords is not None and not isinstance(coords, Mapping):
+        raise SpaceError(
+            f"{name}.coords", f"must be a dict by dim, got {type(coords).__name__}", "e.g. {'x': ['a', 'b']}"
+        )
     for dim, labels in (coords or {}).items():
         if dims is None or dim not in dims:
             raise SpaceError(f"{name}.coords", f"{dim!r} is not one of the dims {dims!r}", "name it in dims first")
+        if not isinstance(labels, Sequence | np.ndarray | range) or isinstance(labels, str):
+            raise SpaceError(
+                f"{name}.coords[{dim!r}]", f"must be a list of names, got {labels!r}", "one name an element"
+            )
         labels = tuple(labels)
         if len(labels) != shape[dims.index(dim)]:
             raise SpaceError(
@@ -370,5 +378,8 @@ def as_space(space: Any) -> Space:
     if isinstance(space, Variable):
         return Space(space)
     if isinstance(space, Mapping) and all(isinstance(name, str) for name in space):
+        for name, variable in space.items():
+            if not isinstance(variable, Variable):
+                raise SpaceError(f"space[{name!r}]", f"is not a variable but {variable!r}"[:80], "e.g. tz.binary(20)")
         return Space(**space)
     raise SpaceError("space", f"must be a Space or a variable, got {type(space).__name__}", "e.g. tz.binary(20)")

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
 from terrazzo.targets import Target
@@ -66,9 +66,10 @@ def boltzmann_machine(num_visible: int = 64, num_hidden: int = 12, scale: float 
     >>> boltzmann_machine(6, 3).log_z > 0
     True
     """
-    if min(num_visible, num_hidden) < 1:
-        raise OptionError("num_hidden", f"must be positive, got {num_visible} and {num_hidden}", "e.g. num_hidden=12")
-    rng = np.random.default_rng(seed)
+    for name, value in (("num_visible", num_visible), ("num_hidden", num_hidden)):
+        arguments.count(name, value, high=2**20)
+    scale = arguments.finite("scale", scale)
+    rng = np.random.default_rng(arguments.seed_number(seed))
     weights = rng.normal(size=(num_hidden, num_visible)) * scale * 2 / np.sqrt(max(num_hidden, num_visible))
     visible_bias = -weights.sum(axis=0) / 2 + 0.1 * scale * rng.normal(size=num_visible)
     hidden_bias = -weights.sum(axis=1) / 2 + 0.1 * scale * rng.normal(size=num_hidden)

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.special import gammaln, logsumexp
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
 from terrazzo.targets import Target
@@ -59,8 +59,8 @@ def curie_weiss(num_spins: int = 64, coupling: float = 1.2, field: float = 0.0) 
     >>> round(problem.log_z, 6), round(problem.truth["mean"], 12)
     (9.105117, 0.5)
     """
-    if isinstance(num_spins, bool) or not isinstance(num_spins, int) or num_spins < 2:
-        raise OptionError("num_spins", f"must be an integer of at least 2, got {num_spins!r}", "e.g. num_spins=64")
+    num_spins = arguments.count("num_spins", num_spins, low=2, high=2**24)
+    coupling, field = arguments.finite("coupling", coupling), arguments.finite("field", field)
     fn = CurieWeiss(coupling, field)
     up = np.arange(num_spins + 1)
     total = 2 * up - num_spins

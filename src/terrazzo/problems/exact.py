@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
+from terrazzo.errors import OptionError, TargetError
 from terrazzo.targets import Target
 
 MAX_STATES = 2**22
@@ -58,6 +59,7 @@ def exact_answers(target: Target) -> ExactAnswers:
     >>> round(out.log_z, 4), out.marginals()[0].round(3).tolist()
     (1.7437, [0.35, 0.65])
     """
+    arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
     if target.space.num_states > MAX_STATES:
         raise OptionError("target", f"has {target.space.num_states:.3g} states", f"at most {MAX_STATES} are summed")
     states = target.space.enumerate()

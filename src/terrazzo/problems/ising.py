@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
 from terrazzo.targets import Target
@@ -110,8 +110,9 @@ def kaufman_log_z(num_rows: int, num_columns: int, coupling: float) -> float:
     >>> round(kaufman_log_z(8, 8, 0.4406868), 6)
     60.141781
     """
-    if not coupling > 0 or min(num_rows, num_columns) < 2:
-        raise OptionError("coupling", f"must be positive on a lattice of at least 2 x 2, got {coupling}", "e.g. 0.44")
+    coupling = arguments.number("coupling", coupling, remedy="e.g. coupling=0.44")
+    for name, side in (("num_rows", num_rows), ("num_columns", num_columns)):
+        arguments.count(name, side, low=2, high=2**14)
     n, m = num_rows, num_columns
     angles = np.pi * np.arange(1, 2 * n) / n
     others = np.arccosh(np.cosh(2 * coupling) ** 2 / np.sinh(2 * coupling) - np.cos(angles))
@@ -140,8 +141,8 @@ def ising_torus(length: int = 8, coupling: float = 0.4406868, field: float = 0.0
     >>> problem.target.space.num_dims
     16
     """
-    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-        raise OptionError("length", f"must be an integer of at least 2, got {length!r}", "e.g. length=8")
+    length = arguments.count("length", length, low=2, high=2**12)
+    coupling, field = arguments.finite("coupling", coupling), arguments.finite("field", field)
     target = _lattice_target(coupling, np.full((length, length), field))
     log_z = kaufman_log_z(length, length, coupling) if field == 0 and coupling > 0 else None
     return Problem(
@@ -175,11 +176,8 @@ def ising_mnist(setting: str = "paper", *, beta: float = PAPER_BETA, eta: float 
     >>> round(ising_mnist().truth["log_prob_clean"], 1)
     3990.8
     """
-    if setting not in EDGE_COUNTS:
-        raise OptionError("setting", f"{setting!r} is unknown", f"one of {', '.join(EDGE_COUNTS)}")
-    for name, value in (("beta", beta), ("eta", eta)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-            raise OptionError(name, f"must be a finite number, got {value!r}", "leave it out for the paper's")
+    arguments.choice("setting", setting, tuple(EDGE_COUNTS))
+    beta, eta = arguments.finite("beta", beta), arguments.finite("eta", eta)
     clean = _bits(_CLEAN)
     corrupt = clean ^ _bits(_FLIPS)
     coupling, field = EDGE_COUNTS[setting] * beta, eta * (2.0 * corrupt - 1.0)

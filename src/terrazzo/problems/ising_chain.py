@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
 from terrazzo.targets import Target
@@ -72,9 +72,9 @@ def ising_chain(num_spins: int = 64, coupling: float = 1.0, field: float = 0.3, 
     >>> round(ising_chain(8, 0.0, 0.0).log_z / np.log(2), 9).item()
     8.0
     """
-    if isinstance(num_spins, bool) or not isinstance(num_spins, int) or num_spins < 3:
-        raise OptionError("num_spins", f"must be an integer of at least 3, got {num_spins!r}", "e.g. num_spins=64")
-    values = field * np.random.default_rng(seed).normal(size=num_spins)
+    num_spins = arguments.count("num_spins", num_spins, low=3, high=2**24)
+    coupling, field = arguments.finite("coupling", coupling), arguments.finite("field", field)
+    values = field * np.random.default_rng(arguments.seed_number(seed)).normal(size=num_spins)
     colours = np.arange(num_spins) % 2
     colours[-1] = 2 if num_spins % 2 else 1
     target = Target(IsingRing(coupling, values), binary(num_spins), colours=colours)

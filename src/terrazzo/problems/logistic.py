@@ -15,6 +15,7 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float, Int
 
+from terrazzo import arguments
 from terrazzo.errors import OptionError
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import integers
@@ -58,13 +59,11 @@ def logistic_target(features: Any, labels: Any, *, num_bits: int = 4, prior: str
     >>> logistic_target(np.ones((4, 1)), np.array([0, 1, 1, 2])).space.sizes.tolist()
     [16, 16, 16]
     """
-    x, y = np.asarray(features, float), np.asarray(labels)
+    x, y = arguments.array("features", features, 2, "rows of numbers"), np.asarray(labels)
     if x.ndim != 2 or y.shape != (x.shape[0],) or y.dtype.kind not in "iu" or y.min() < 0:
         raise OptionError("labels", f"have shape {y.shape} for features {x.shape}", "one class number from 0 a row")
-    if isinstance(num_bits, bool) or not isinstance(num_bits, int) or not 1 <= num_bits <= 8:
-        raise OptionError("num_bits", f"must be 1 to 8, got {num_bits!r}", "4 in the paper")
-    if prior not in PRIORS:
-        raise OptionError("prior", f"{prior!r} is unknown", f"one of {', '.join(PRIORS)}")
+    num_bits = arguments.count("num_bits", num_bits, high=8, remedy="1 to 8; 4 in the paper")
+    arguments.choice("prior", prior, tuple(PRIORS))
     half = 2 ** (num_bits - 1)
     fn = Logistic(jnp.asarray(x, jnp.result_type(float)), jnp.asarray(y, jnp.int32), num_bits, prior)
     return Target(fn, integers(-half, half - 1, (x.shape[1], int(y.max()) + 1), dims=("feature", "class")))
@@ -85,8 +84,7 @@ def fold_rows(num_rows: int, fold: int, num_folds: int = NUM_FOLDS, seed: int = 
 
 def load_standardised(dataset: str) -> tuple[np.ndarray, np.ndarray]:
     """Features, standardised and with a last column of ones, and labels, of a data set that scikit-learn brings."""
-    if dataset not in DATASETS:
-        raise OptionError("dataset", f"{dataset!r} is unknown", f"one of {', '.join(DATASETS)}")
+    arguments.choice("dataset", dataset, tuple(DATASETS))
     try:
         from sklearn import datasets
     except ImportError:

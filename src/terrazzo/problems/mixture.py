@@ -12,7 +12,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Num
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
 from terrazzo.spaces import Space, integers
 from terrazzo.targets import Target
 
@@ -74,8 +74,8 @@ def mixture(index: int = 0, *, num_bits: int = 6) -> Target:
     >>> mixture(0).space.num_states
     4096
     """
-    if index not in range(NUM_TARGETS):
-        raise OptionError("index", f"must be 0 to {NUM_TARGETS - 1}, got {index!r}", "there are four mixtures")
+    index = arguments.count("index", index, low=0, high=NUM_TARGETS - 1, remedy="0 to 3: there are four mixtures")
+    num_bits = arguments.count("num_bits", num_bits, high=16)
     means, covariances, weights = _components(index)
     space = Space(integers(0, 2**num_bits - 1, 2))
     dtype = jnp.result_type(float)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from terrazzo import arguments
 from terrazzo.errors import OptionError
 from terrazzo.problems.base import Problem
 from terrazzo.problems.ising import lattice_colours, lattice_edges
@@ -90,12 +91,10 @@ def potts_torus(length: int = 8, num_values: int = 3, coupling: float | None = N
     >>> potts_torus(3, 3).target.space.num_states
     19683
     """
-    if isinstance(length, bool) or not isinstance(length, int) or length < 3:
-        raise OptionError("length", f"must be an integer of at least 3, got {length!r}", "e.g. length=8")
-    if isinstance(num_values, bool) or not isinstance(num_values, int) or num_values < 2:
-        raise OptionError("num_values", f"must be an integer of at least 2, got {num_values!r}", "e.g. num_values=3")
-    coupling = float(np.log1p(np.sqrt(num_values))) if coupling is None else coupling
-    values = np.zeros(num_values) if field is None else np.asarray(field, float)
+    length = arguments.count("length", length, low=3, high=2**12)
+    num_values = arguments.count("num_values", num_values, low=2, high=2**16)
+    coupling = float(np.log1p(np.sqrt(num_values))) if coupling is None else arguments.finite("coupling", coupling)
+    values = np.zeros(num_values) if field is None else arguments.array("field", field, 1, "one number a value")
     if values.shape != (num_values,):
         raise OptionError("field", f"has shape {values.shape}", f"one number for each of {num_values} values")
     fn = PottsLattice(coupling, values, length, length)

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from terrazzo import arguments
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.problems.base import Problem
 from terrazzo.running_conditionals import AbstractRunningConditionals
@@ -132,7 +133,9 @@ def selection_target(features: Any, responses: Any, *, prior_weight: float = 4.0
     Returns:
         The target on {0, 1}^columns.
     """
-    x, y = np.asarray(features, float), np.asarray(responses, float)
+    x = arguments.array("features", features, 2, "rows of numbers")
+    y = arguments.array("responses", responses, 1, "one number a row")
+    prior_weight = arguments.number("prior_weight", prior_weight)
     if x.ndim != 2 or y.shape != (x.shape[0],) or x.shape[0] <= x.shape[1]:
         raise OptionError("features", f"have shape {x.shape} for {y.shape} responses", "more rows than columns")
     if jnp.result_type(float) != jnp.float64:
@@ -177,9 +180,13 @@ def variable_selection(
     >>> int(problem.truth["support"].sum())
     3
     """
-    if not 0 <= num_informative <= num_features or num_features < 1:
+    num_features = arguments.count("num_features", num_features, high=2**16)
+    num_informative = arguments.count("num_informative", num_informative, low=0)
+    if num_informative > num_features:
         raise OptionError("num_informative", f"is {num_informative} of {num_features}", "at most num_features")
-    rng = np.random.default_rng(seed)
+    noise = arguments.number("noise", noise, above=-1e-300)
+    num_rows = arguments.optional_count("num_rows", num_rows, high=2**24)
+    rng = np.random.default_rng(arguments.seed_number(seed))
     num_rows = 2 * num_features if num_rows is None else num_rows
     features = rng.normal(size=(num_rows, num_features))
     coefficients = np.zeros(num_features)

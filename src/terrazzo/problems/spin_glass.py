@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from terrazzo.errors import OptionError
+from terrazzo import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
 from terrazzo.targets import Target
@@ -59,9 +59,9 @@ def spin_glass(num_spins: int = 64, beta: float = 1.0, field: float = 0.0, seed:
     >>> spin_glass(12).target.space.num_states
     4096
     """
-    if isinstance(num_spins, bool) or not isinstance(num_spins, int) or num_spins < 2:
-        raise OptionError("num_spins", f"must be an integer of at least 2, got {num_spins!r}", "e.g. num_spins=64")
-    rng = np.random.default_rng(seed)
+    num_spins = arguments.count("num_spins", num_spins, low=2, high=2**14)
+    beta, field = arguments.finite("beta", beta), arguments.finite("field", field)
+    rng = np.random.default_rng(arguments.seed_number(seed))
     upper = np.triu(rng.normal(size=(num_spins, num_spins)), 1)
     fn = DenseSpins(beta / np.sqrt(num_spins) * (upper + upper.T), field * rng.normal(size=num_spins))
     target = Target(fn, binary(num_spins), site_logits=fn.site_logits)

@@ -114,7 +114,7 @@ _SPECS = (
 REGISTRY: dict[str, SamplerSpec] = {spec.name: spec for spec in (*_SPECS, *_LATENT_SPECS)}
 
 
-def get(name: Any) -> SamplerSpec:
+def get(name: Any, field: str = "sampler") -> SamplerSpec:
     """The registry's line for a name; raises `OptionError` with the nearest names if there is none.
 
     >>> get("gibbs").reference
@@ -124,4 +124,4 @@ def get(name: Any) -> SamplerSpec:
         return REGISTRY[name]
     near = difflib.get_close_matches(shown(name), REGISTRY, n=3, cutoff=0.4)
     remedy = f"did you mean {', '.join(near)}?" if near else f"one of {', '.join(REGISTRY)}"
-    raise OptionError("sampler", f"{shown(name)} is unknown", remedy)
+    raise OptionError(field, f"{shown(name)} is unknown", remedy)

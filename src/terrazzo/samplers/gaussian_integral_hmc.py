@@ -42,7 +42,7 @@ def check(target: Target) -> None:
     check_pairwise(target)
 
 
-def prepare(target: Target, *, terms: Pairwise | None = None, **options: Any) -> dict[str, Any]:
+def prepare(target: Target, *, terms: Any = None, **options: Any) -> dict[str, Any]:
     """Finds and verifies the terms on the host, once, so that the factory can be called inside compiled code."""
     return {**options, "terms": checked_terms(target, terms)}
 

@@ -180,7 +180,7 @@ def prepare(target: Target, *, local: Any = "gibbs", local_options: Any = None, 
     from terrazzo.samplers import get
 
     if isinstance(local, str):
-        spec = get(local)
+        spec = get(local, "local")
         if "transport" in spec.needs:
             raise OptionError("local", f"{local!r} is not a local sampler", "e.g. 'gibbs'")
         if spec.check is not None:

@@ -89,7 +89,7 @@ def resolve_kernel(kernel: Any, kernel_options: Any = None) -> Callable[[Target]
     if isinstance(kernel, str):
         from terrazzo.samplers import get
 
-        spec = get(kernel)
+        spec = get(kernel, "kernel")
         if "transport" in spec.needs:
             raise OptionError("kernel", f"{kernel!r} needs a transport", "choose a discrete kernel such as gibbs")
         factory = spec.factory
@@ -108,7 +108,7 @@ def prepare(
     if isinstance(kernel, str):
         from terrazzo.samplers import get
 
-        spec = get(kernel)
+        spec = get(kernel, "kernel")
         if spec.check is not None:
             spec.check(target)
         chosen = chosen if spec.prepare is None else spec.prepare(target, **chosen)

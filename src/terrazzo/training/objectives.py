@@ -128,6 +128,12 @@ class ForwardKL(eqx.Module):
 
     def resolve(self, transport: AbstractTransport, target: Target) -> "ForwardKL":
         """Chooses the gradient estimator of the reverse part, if there is one."""
+        if self.draws.shape[1] != target.space.num_dims:
+            raise OptionError(
+                "draws",
+                f"have {self.draws.shape[1]} coordinates, the target has {target.space.num_dims}",
+                "flat draws of this target",
+            )
         reverse = None if self.reverse is None else self.reverse.resolve(transport, target)
         return ForwardKL(self.draws, self.weight, reverse)
 
