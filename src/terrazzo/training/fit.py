@@ -224,7 +224,7 @@ def fit(
     if progress is not None and not hasattr(progress, "update"):
         raise OptionError("progress", f"must be a Progress, got {arguments.shown(progress)}", "leave it out")
     check_first = arguments.flag("check_first", check_first)
-    arguments.memory(f"batches of {batch_size}", 8 * batch_size * target.space.num_dims)
+    arguments.memory(f"batches of {batch_size}", 8.0 * batch_size * target.space.num_dims)
     if transport.space != target.space:
         raise OptionError("transport", "was built for another space than the target's", "build it for this space")
     began = time.perf_counter()

@@ -1,0 +1,399 @@
+"""What a verdict rests on: the census, the hunt, reach, log Z, precision, plans; and that wrong draws are not trusted.
+
+The table of targets that fool samplers is in `fooling_targets.py`; the whole of it runs in `make study`.
+"""
+
+import os
+import signal
+import threading
+import time
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import terrazzo as tz
+from fooling_targets import cases
+from terrazzo import execution, precision
+from terrazzo.diagnostics import LogZ, mcse
+from terrazzo.errors import StartError
+from terrazzo.progress import Progress
+from terrazzo.warmup import Budget, agreement, census
+from terrazzo.warmup.agreement import settle_evidence
+from terrazzo.warmup.hunt import OtherStarts, hunt, modes_apart, weigh_mode
+from terrazzo.warmup.mixing import cautious_ess, least_ess
+from terrazzo.warmup.reach import cut_off
+
+ALPHA = 1e-6
+QUICK = {"asia", "a count that unlocks", "lost mode of 10%", "bits tied by 3"}
+
+
+def chain(theta):
+    spins = 2.0 * theta.astype(float) - 1.0
+    return 0.4 * jnp.sum(spins[1:] * spins[:-1]) + 0.1 * jnp.sum(spins)
+
+
+# ---- the census
+
+
+def test_small_spaces_are_counted_and_drawn_from_exactly():
+    result = tz.sample(chain, tz.binary(6), seed=0, draws=4000, progress="off")
+    target = tz.Target(chain, tz.binary(6))
+    values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(target.space.enumerate())))
+    log_z = np.logaddexp.reduce(values)
+    assert result.verdict.grade == "exact"
+    assert abs(result.log_z - log_z) < 1e-12
+    assert result.log_z_standard_error == 0.0
+    counts = np.bincount(np.asarray(target.space.index(result.theta.astype(int))).ravel(), minlength=64)
+    assert stats.chisquare(counts, np.exp(values - log_z) * counts.sum()).pvalue > ALPHA
+    assert (result.log_prob == values[np.asarray(target.space.index(result.theta.astype(int)))]).all()
+    fewer = tz.sample(chain, tz.binary(6), seed=0, draws=30, progress="off")
+    assert (fewer.theta == result.theta[:, :30]).all()
+
+
+def test_a_needle_is_found_by_the_census():
+    needle = lambda t: jnp.where(jnp.all(t == 1), 14 * jnp.log(2.0), 0.0)
+    result = tz.sample(needle, tz.binary(14), seed=0, progress="off")
+    assert abs(result.theta.all(axis=-1).mean() - 0.5) < 0.05
+
+
+def test_a_black_box_is_counted_too():
+    result = tz.sample(tz.blackbox(lambda t: -0.5 * float(t.sum())), tz.integers(0, 3, 3), seed=0, progress="off")
+    assert result.verdict.grade == "exact"
+
+
+def test_a_census_that_would_take_too_long_is_not_taken(monkeypatch):
+    slow = tz.Target(tz.blackbox(lambda t: time.sleep(0.01) or 0.0), tz.binary(16))
+    monkeypatch.setattr(census, "MAX_SECONDS", 0.5)
+    with Progress("off") as progress:
+        began = time.perf_counter()
+        assert census.take_census(slow, budget=Budget(), progress=progress) is None
+        assert time.perf_counter() - began < 30
+        assert census.take_census(slow, budget=Budget(evaluations=100), progress=progress) is None
+
+
+def test_a_space_without_a_possible_configuration_is_an_error():
+    with pytest.raises(StartError, match="all of the 8"):
+        tz.sample(lambda t: jnp.where(t.sum() > 9, 0.0, -jnp.inf), tz.binary(3), seed=0, progress="off")
+
+
+# ---- the hunt
+
+
+def planted(narrow, d=20):
+    """A flat half and a narrow half at all ones."""
+
+    def log_prob(theta):
+        ones = theta.astype(float).sum()
+        return jnp.logaddexp(-d * jnp.log(2.0), ones * jnp.log(narrow) + (d - ones) * jnp.log(1 - narrow))
+
+    return tz.Target(log_prob, tz.binary(d))
+
+
+def test_the_hunt_finds_a_narrow_mode_that_draws_do_not_show():
+    target = planted(0.99)
+    draws = np.random.default_rng(0).integers(0, 2, (4, 50, 20))
+    found = hunt(jax.random.key(0), target, draws, seconds=None)
+    assert (found.theta[0] == 1).all()
+    assert (np.diff(found.log_prob) <= 0).all()
+
+
+def test_chains_that_stay_are_told_from_chains_that_came_back_and_are_weighed():
+    target, rng = planted(0.99), np.random.default_rng(0)
+    draws = rng.integers(0, 2, (4, 400, 20))
+    stuck = (rng.random((1, 200, 20)) < 0.99).astype(int)
+    both = np.concatenate([stuck, rng.integers(0, 2, (1, 200, 20))])
+    log_prob = lambda theta: np.asarray(jax.vmap(jax.vmap(target.log_prob))(jnp.asarray(theta, jnp.int32)))
+    others = OtherStarts(both[:, 0], both, log_prob(both))
+    modes = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(0.0, 0.01, 1.0, np.nan))
+    assert [mode.chain for mode in modes] == [0]
+    assert abs(modes[0].share - 0.5) < 0.05
+    assert not modes[0].is_negligible
+    tiny = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(20.0, 0.01, 1.0, np.nan))
+    assert tiny[0].is_negligible
+    unknown = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), None)
+    assert np.isnan(unknown[0].share)
+    assert not unknown[0].is_negligible
+
+
+def test_the_weight_of_a_mode_is_right():
+    target, rng = planted(0.95), np.random.default_rng(1)
+    theta = (rng.random((400, 20)) < 0.95).astype(np.int32)
+    values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(theta)))
+    out = weigh_mode(jax.random.key(0), target, theta, values)
+    assert abs(out.log_z) < 5 * out.standard_error + 0.02
+
+
+# ---- reach
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_tied_bits_are_seen_to_be_cut_off(size):
+    tied = lambda t: jnp.where(jnp.all(t.reshape(-1, size) == t.reshape(-1, size)[:, :1]), 0.0, -jnp.inf)
+    target = tz.Target(tied, tz.binary(4 * size))
+    rows = np.repeat(np.random.default_rng(0).integers(0, 2, (8, 4)), size, axis=1)
+    found = cut_off(np.random.default_rng(0), target, rows)
+    assert found.num_sites == size
+    assert (found.theta.reshape(-1, 4, size) == found.theta.reshape(-1, 4, size)[..., :1]).all()
+
+
+def test_what_single_sites_reach_is_not_cut_off():
+    target = tz.Target(chain, tz.binary(10))
+    rows = np.random.default_rng(0).integers(0, 2, (8, 10))
+    assert cut_off(np.random.default_rng(0), target, rows).num_sites == 0
+    half = tz.Target(lambda t: jnp.where(t.sum() < 6, 0.0, -jnp.inf), tz.binary(10))  # impossible, but not in the way
+    assert cut_off(np.random.default_rng(0), half, (rows * 0)).num_sites == 0
+
+
+def test_a_constant_that_should_change_is_noticed(monkeypatch):
+    """Draws in which one bit never moved, although its conditional is even."""
+    target, rng = tz.Target(chain, tz.binary(8)), np.random.default_rng(0)
+    theta = rng.integers(0, 2, (4, 300, 8))
+    theta[..., 0] = 1
+    held = agreement.Agreement.__new__(agreement.Agreement)
+    held.target, held.theta, held.log_prob = target, theta, rng.normal(size=(4, 300))
+    (check,) = held._constants()
+    assert not check.passed
+    monkeypatch.setattr(held, "target", tz.Target(lambda t: 40.0 * t[0].astype(float), tz.binary(8)))
+    (check,) = held._constants()
+    assert check.passed
+
+
+# ---- log Z
+
+
+def log_z(value, error, k=np.nan):
+    return LogZ(value, error, 100.0, k)
+
+
+@pytest.mark.parametrize(
+    ("estimates", "least", "is_settled", "expected"),
+    [
+        ({"bridge": log_z(4.2, 0.01), "tempering": log_z(20.2, 0.1)}, 0.0, True, None),
+        ({"bridge": log_z(4.2, 0.01), "tempering": log_z(20.2, 0.1)}, 0.0, False, None),
+        ({"tempering": log_z(3809.04, 0.06)}, 0.0, False, None),
+        ({"tempering": log_z(3.0, 0.06)}, 0.0, True, 3.0),
+        ({"tempering": log_z(3.0, 0.06)}, 5.0, True, None),
+        ({"importance": log_z(4.0, 0.01, 0.9)}, 0.0, True, None),
+        ({"importance": log_z(4.0, 0.01, 0.9), "tempering": log_z(4.4, 0.1)}, 0.0, True, 4.4),
+        ({"importance": log_z(4.0, 0.02, 0.2), "tempering": log_z(4.1, 0.1)}, 0.0, True, 4.0),
+        ({"bridge": log_z(4.0, 0.0)}, 0.0, True, None),
+    ],
+)
+def test_a_headline_log_z_needs_agreement_and_soundness(estimates, least, is_settled, expected):
+    found, reason = settle_evidence(estimates, least=least, is_settled=is_settled)
+    assert reason
+    if expected is None:
+        assert np.isnan(found.log_z)
+    else:
+        assert found.log_z == expected
+
+
+def test_log_z_is_at_least_what_was_drawn():
+    theta = np.array([[[0, 0], [0, 1]], [[0, 0], [1, 1]]])
+    assert abs(agreement.log_sum_of_seen(theta, np.zeros((2, 2))) - np.log(3.0)) < 1e-12
+
+
+# ---- precision
+
+
+def test_float32_that_cannot_resolve_log_pi_is_left():
+    offset = lambda t: 1e9 + 0.7 * t.astype(jnp.result_type(float)).sum()
+    exact = 1 / (1 + np.exp(-0.7))
+    with jax.enable_x64(False):
+        right = tz.sample(offset, tz.binary(5), seed=0, sampler="gibbs", progress="off")
+        wrong = tz.sample(offset, tz.binary(5), seed=0, sampler="gibbs", precision="float32", progress="off")
+    assert abs(right.theta.mean() - exact) < 0.03
+    assert wrong.verdict.grade == "not trusted"
+    assert "rounding" in str(wrong.verdict)
+
+
+def test_float32_arrays_are_computed_with_in_float64():
+    rng = np.random.default_rng(0)
+    rates = rng.normal(size=(50, 3))
+    with jax.enable_x64(False):
+        data, totals = jnp.asarray(rates, jnp.float32), jnp.asarray(rng.poisson(3e4, 50), jnp.float32)
+
+        def poisson(theta):
+            rate = jnp.exp(10.0 + 0.001 * (data @ theta.astype(jnp.float32)))
+            return jnp.sum(totals * jnp.log(rate) - rate)
+
+        target = tz.Target(poisson, tz.integers(0, 50, 3))
+        rows = np.asarray(target.space.random(jax.random.key(0), (64,)))
+        assert precision.rounding(target, rows) > 0.1
+        with jax.enable_x64(True):
+            wide = precision.doubled(target)
+            values = np.asarray(jax.vmap(wide.log_prob)(jnp.asarray(rows)))
+            assert precision.rounding(wide, rows) < 1e-6
+    x, y = np.asarray(data, float), np.asarray(totals, float)
+    rate = np.exp(10.0 + 0.001 * rows @ x.T)
+    np.testing.assert_allclose(values, (y * np.log(rate) - rate).sum(axis=1), rtol=1e-12)
+
+
+def test_loops_and_branches_are_widened():
+    def looped(theta):
+        total, _ = jax.lax.scan(lambda c, x: (c + jnp.sin(c) * x, None), jnp.float32(1e7), theta.astype(jnp.float32))
+        total = jax.lax.while_loop(lambda c: c < 2e7, lambda c: c + jnp.float32(0.3) * 1e7, total)
+        return jax.lax.cond(theta[0] > 0, lambda: total, lambda: total + jnp.float32(0.1))
+
+    with jax.enable_x64(True):
+        out = precision.Doubled(looped)(jnp.array([1, 0, 1], jnp.int32))
+        assert out.dtype == np.float64
+    total = 1e7
+    for x in (1, 0, 1):
+        total = total + np.sin(total) * x
+    while total < 2e7:
+        total += np.float64(np.float32(0.3)) * 1e7
+    assert abs(float(out) - total) < 1e-6
+
+
+# ---- plans, limits, interruptions
+
+SMALL = {"chains": 4, "draws": 60, "exploration": {"max_rounds": 100}, "transport": False, "progress": "off"}
+
+
+@pytest.fixture(scope="module")
+def planned():
+    return tz.sample(chain, tz.binary(8), seed=3, **SMALL)
+
+
+def test_a_plan_repeats_a_run(planned, monkeypatch):
+    again = tz.sample(chain, tz.binary(8), seed=3, plan=planned.plan, **SMALL)
+    assert (again.theta == planned.theta).all()
+    assert (again.log_prob == planned.log_prob).all()
+    assert [c.name for c in again.checks()] == [c.name for c in planned.checks()]
+
+
+def test_too_short_an_exploration_leaves_a_run_unchecked():
+    short = tz.sample(chain, tz.binary(8), seed=3, **{**SMALL, "exploration": {"max_rounds": 9}})
+    assert short.verdict.grade != "trusted"
+    assert any(c.name == "draws of the exploration" and not c.passed for c in short.checks())
+
+
+def test_without_exploration_the_default_sampler_is_unchecked():
+    found = tz.sample(chain, tz.binary(8), seed=3, **{**SMALL, "draws": 800, "exploration": False})
+    assert found.verdict.grade == "unchecked"
+    assert "exploration" in str(found.verdict)
+
+
+def test_exploration_starts_from_init():
+    """Only one configuration in 2^26 is possible together with its neighbours: without `init` there is no start."""
+    ball = lambda t: jnp.where(t.sum() <= 2, -t.astype(float).sum(), -jnp.inf)
+    found = tz.sample(ball, tz.binary(26), seed=0, init=np.zeros(26, int), **SMALL)
+    assert (found.theta.sum(axis=-1) <= 2).all()
+
+
+def test_fewer_draws_than_asked_for_are_said():
+    with pytest.warns(RuntimeWarning, match="of 100000 draws"):
+        cut = tz.sample(chain, tz.binary(8), seed=0, sampler="gibbs", draws=100_000, max_evaluations=9000, progress="off")
+    assert f"draws a chain {cut.num_draws} of 100000" in str(cut.verdict)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_returns_what_was_drawn(monkeypatch, number):
+    count = [0]
+    plain = execution.running.draw
+
+    def draw(*args):
+        count[0] += 1
+        if count[0] == 3:
+            os.kill(os.getpid(), number)
+        return plain(*args)
+
+    monkeypatch.setattr(execution.running, "draw", draw)
+    options = {"sampler": "gibbs", "chunk_size": 10, "progress": "off", "chains": 2}
+    cut = tz.sample(chain, tz.binary(8), seed=0, draws=100, **options)
+    assert not cut.is_complete
+    assert cut.num_draws == 30
+    monkeypatch.undo()
+    assert (cut.theta == tz.sample(chain, tz.binary(8), seed=0, draws=30, **options).theta).all()
+
+
+def test_a_signal_in_a_black_box_returns_what_was_drawn():
+    box = tz.blackbox(lambda t: time.sleep(0.0005) or -0.5 * float(t.sum()))
+    threading.Timer(6.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    options = {"sampler": "gibbs", "chains": 2, "warmup": 1, "progress": "off"}
+    cut = tz.sample(box, tz.binary(6), seed=0, draws=10_000_000, **options)
+    assert not cut.is_complete
+    assert cut.num_draws > 0
+
+
+def test_a_signal_before_the_first_kept_draw_is_a_keyboard_interrupt(monkeypatch):
+    plain = execution.running.warm_up
+
+    def warm_up(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return plain(*args)
+
+    monkeypatch.setattr(execution.running, "warm_up", warm_up)
+    with pytest.raises(KeyboardInterrupt):
+        tz.sample(chain, tz.binary(8), seed=0, sampler="gibbs", progress="off")
+
+
+def test_a_signal_while_comparing_keeps_the_draws(monkeypatch, planned):
+    plain = agreement.Agreement._exploration
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        return plain(self)
+
+    monkeypatch.setattr(agreement.Agreement, "_exploration", interrupted)
+    found = tz.sample(chain, tz.binary(8), seed=3, plan=planned.plan, **SMALL)
+    assert (found.theta == planned.theta).all()
+    assert found.verdict.grade != "trusted"
+    assert any(c.name == "comparisons made" for c in found.checks())
+
+
+def test_progress_shows_the_best_log_prob_that_was_seen(capsys):
+    from terrazzo.warmup import exploration
+
+    ladders = exploration._Ladders.__new__(exploration._Ladders)
+    ladders.best, seen = -np.inf, []
+    for value in (1.0, 3.0, 2.0):
+        ladders.states = type("S", (), {"log_probs": np.array([[0.0, value]]), "positions": np.zeros((1, 2, 3))})
+        seen.append(ladders._best())
+    assert seen == [1.0, 3.0, 3.0]
+
+
+def test_a_cautious_ess_is_that_of_the_worse_half():
+    rng = np.random.default_rng(0)
+    theta = rng.integers(0, 2, (8, 64, 3))
+    theta[:4] = np.repeat(theta[:4, ::16], 16, axis=1)
+    log_prob = rng.normal(size=(8, 64))
+    assert cautious_ess(theta, log_prob) < 0.5 * least_ess(theta, log_prob) + 64
+
+
+# ---- the table
+
+
+def is_wrong(case, result):
+    values = case.feature(result.theta.astype(np.int64))
+    error = float(mcse(values)) if np.ptp(values) > 0 else 0.0
+    return abs(values.mean() - case.exact) > 5 * error + 0.01 * max(abs(case.exact), 1.0)
+
+
+@pytest.mark.parametrize("name", sorted(QUICK))
+def test_wrong_draws_are_never_trusted(name):
+    case, init = next((case, init) for case, init in cases(0) if case.name == name)
+    options = {"draws": 400, "exploration": {"max_rounds": 300}, "transport": False, "progress": "off"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result = tz.sample(case.log_prob, case.space, seed=0, init=init, **options)
+    assert not (is_wrong(case, result) and result.verdict.is_trusted), result.diagnose()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("max_seconds", [None, 30.0])
+@pytest.mark.parametrize("number", range(len(cases(0))))
+def test_the_whole_table(number, max_seconds):
+    """As users run it. Wrong draws may not be trusted; healthy targets must be, given time."""
+    case, init = cases(1)[number]
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        result = tz.sample(case.log_prob, case.space, seed=1, init=init, max_seconds=max_seconds, progress="off")
+    assert not (is_wrong(case, result) and result.verdict.is_trusted), result.diagnose()
+    if case.is_healthy and max_seconds is None:
+        assert result.verdict.is_trusted, result.diagnose()
