@@ -12,25 +12,31 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
+from terrazzo.compilation import jit
 from terrazzo.targets import Target
 
 BATCH = 4096
 NUM_TRIES = 64
 
 
+@jit
+def _log_probs(target: Target, theta: Array) -> Array:
+    return jax.vmap(target.log_prob)(theta)
+
+
 def evaluate(target: Target, theta: np.ndarray) -> np.ndarray:
     """The log-probabilities of many flat configurations, in batches of one compiled size; works while tracing."""
     theta = np.asarray(theta, np.int32)
     with jax.ensure_compile_time_eval():
-        compiled = jax.jit(jax.vmap(target.log_prob))
         out = []
         for first in range(0, len(theta), BATCH):
             part = theta[first : first + BATCH]
             filled = np.concatenate(
                 [part, np.repeat(part[:1], (-len(part)) % BATCH if len(theta) > BATCH else 0, axis=0)]
             )
-            out.append(np.asarray(compiled(jnp.asarray(filled)))[: len(part)])
+            out.append(np.asarray(_log_probs(target, jnp.asarray(filled)))[: len(part)])
     return np.concatenate(out).astype(float)
 
 

@@ -19,6 +19,7 @@ from terrazzo.compilation import jit
 from terrazzo.errors import GradientError, StartError, TargetError
 from terrazzo.running_conditionals import AbstractRunningConditionals, check_running
 from terrazzo.spaces import Space, as_space
+from terrazzo.tracing import in_this_precision, traced
 
 NUM_PROBES = 6
 MAX_REDRAWS = 100
@@ -27,10 +28,13 @@ MAX_REDRAWS = 100
 class BlackBox:
     """A plain Python or NumPy log-probability, evaluated on the host in batches. Build it with `blackbox`."""
 
-    def __init__(self, fn: Callable, *, vectorized: bool = False):
+    def __init__(self, fn: Callable, *, vectorized: bool = False, name: str | None = None):
         if not callable(fn):
             raise TargetError("blackbox", f"needs a function, got {type(fn).__name__}", "e.g. tz.blackbox(my_log_prob)")
+        if name is not None and not isinstance(name, str):
+            raise TargetError("blackbox.name", f"must be a string, got {name!r}"[:120], "e.g. name='model 3'")
         self.fn = fn
+        self.name = name
         self.vectorized = vectorized
         self.last_error: BaseException | None = None  # a host callback cannot raise cleanly through XLA
 
@@ -65,7 +69,7 @@ def _as_python_float(value: Any) -> float:
     return float(array)
 
 
-def blackbox(fn: Callable, *, vectorized: bool = False) -> BlackBox:
+def blackbox(fn: Callable, *, vectorized: bool = False, name: str | None = None) -> BlackBox:
     """Marks a log-probability that JAX cannot trace (plain Python, NumPy, a call to another program).
 
     It is evaluated on the host, a whole batch of configurations per call. Black-box targets have no gradient.
@@ -73,12 +77,14 @@ def blackbox(fn: Callable, *, vectorized: bool = False) -> BlackBox:
     Args:
         fn: Takes one configuration (NumPy) and returns a number.
         vectorized: Whether `fn` takes a batch (leading axis) and returns a vector.
+        name: Which function it is. A checkpoint is continued only by a black box of the same name, and of the same
+            values at a few configurations.
 
     >>> box = blackbox(lambda theta: -float(theta.sum()))
     >>> box.vectorized
     False
     """
-    return BlackBox(fn, vectorized=vectorized)
+    return BlackBox(fn, vectorized=vectorized, name=name)
 
 
 def after(earlier: Float[Array, ""], theta: Int[Array, " dim"]) -> Int[Array, " dim"]:
@@ -96,8 +102,7 @@ class Target(eqx.Module):
 
     Args:
         log_prob: Takes one configuration (a plain array for a single unnamed variable, else a dict) and returns a
-            scalar; or a `blackbox`. An `eqx.Module` keeps its arrays as traced leaves, so that two data sets of the
-            same shape share their compiled code.
+            scalar; or a `blackbox`. Functions that differ only in their data share their compiled code.
         space: A `Space` or a single variable.
         vectorized: Whether `log_prob` takes a batch with a leading axis and returns a vector.
         site_logits: Optional cheap conditionals: `site_logits(theta, i)` returns, for flat theta and a coordinate i,
@@ -149,11 +154,35 @@ class Target(eqx.Module):
         self.vectorized = bool(vectorized)
         self.has_gradient = False
         self.inverse_temperature = None
+        if probe and not self.is_blackbox:
+            _probe_shape(self)
+        self._trace()
         if probe:
             _probe_values(self)
             self.has_gradient = _probe_gradient(self)
             if running_conditionals is not None:
                 check_running(running_conditionals, self.log_prob, self.space, _probe_points(self.space)[2])
+
+    def _trace(self) -> None:
+        """Replaces plain functions by what they compute and their data; `log_prob_fn` then takes one configuration."""
+        dim, size = self.space.num_dims, self.space.max_size
+        theta, one = jax.ShapeDtypeStruct((dim,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+        if not self.is_blackbox:
+            single = _single(self.log_prob_fn) if self.vectorized else self.log_prob_fn
+            found = traced(single, jax.eval_shape(self.space.unflatten, theta))
+            if found is not single:
+                self.log_prob_fn, self.vectorized = found, False
+        self.site_logits_fn = traced(self.site_logits_fn, theta, one)
+        self.one_hot_fn = traced(self.one_hot_fn, jax.ShapeDtypeStruct((dim, size), jnp.result_type(float)))
+
+    @property
+    def compilation_group(self) -> Any:
+        """What compiled code depends on: the computation, and the shapes of its data."""
+        parts = (self.log_prob_fn, self.site_logits_fn, self.running, self.one_hot_fn)
+        arrays, rest = eqx.partition(parts, eqx.is_array)
+        shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(arrays))
+        leaves, tree = jax.tree.flatten(rest)
+        return self.space, self.colours, shapes, tuple(leaves), tree
 
     @property
     def is_blackbox(self) -> bool:
@@ -289,7 +318,27 @@ def _draw_starts(target: Target, key: Array, num_chains: int) -> tuple[Array, Ar
     return theta, log_prob
 
 
+def _single(function: Callable) -> Callable:
+    """A function of a batch, as one of a single configuration."""
+    return lambda values: function(jax.tree.map(lambda v: v[None], values))[0]
+
+
 # ---- probing
+
+
+@jit
+def _values(target: Target, points: Array) -> Array:
+    return jax.vmap(target._traced)(points)
+
+
+@jit
+def _checked_values(target: Target, points: Array) -> Any:
+    return jax.vmap(checkify.checkify(target._traced, errors=checkify.index_checks))(points)
+
+
+@jit
+def _values_and_slopes(target: Target, points: Array) -> tuple[Array, Array]:
+    return jax.vmap(jax.value_and_grad(target._traced))(points)
 
 
 def _describe(space: Space, theta: np.ndarray) -> str:
@@ -353,15 +402,13 @@ def _probe_values(target: Target) -> None:
             if np.isnan(value) or value == np.inf:
                 raise non_finite_error(target, theta)
         return
-    _probe_shape(target)
     try:
-        checked = checkify.checkify(target._traced, errors=checkify.index_checks)
-        errors, values = jax.jit(jax.vmap(checked))(jnp.asarray(points))
+        errors, values = _checked_values(target, jnp.asarray(points))
         message = errors.get()
     except Exception:  # checkify does not know every primitive; the plain evaluation below does
         message = None
         try:
-            values = jax.jit(jax.vmap(target._traced))(jnp.asarray(points))
+            values = _values(target, jnp.asarray(points))
         except Exception as error:
             raise _raised_error(error, target.space) from None
     if message is not None:
@@ -409,8 +456,8 @@ def _probe_gradient(target: Target) -> bool:
     points = jnp.asarray(_probe_points(target.space))
     real = points.astype(jnp.result_type(float))
     try:
-        values, gradients = jax.jit(jax.vmap(jax.value_and_grad(target._traced)))(real)
-        exact = jax.jit(jax.vmap(target._traced))(points)
+        values, gradients = _values_and_slopes(target, real)
+        exact = _values(target, points)
     except Exception:
         return False
     values, gradients, exact = np.asarray(values), np.asarray(gradients), np.asarray(exact)
@@ -434,7 +481,7 @@ def as_target(log_prob: Any, space: Any = None, *, vectorized: bool = False) -> 
     if isinstance(log_prob, Target):
         if space is not None and as_space(space) != log_prob.space:
             raise TargetError("space", "differs from the target's own space", "leave it out: sample(target, seed=0)")
-        return log_prob
+        return in_this_precision(log_prob)
     if space is None:
         raise TargetError("space", "is missing", "e.g. tz.sample(log_prob, tz.binary(20), seed=0)")
     return Target(log_prob, space, vectorized=vectorized)
