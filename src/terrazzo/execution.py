@@ -42,6 +42,7 @@ from terrazzo.warmup import (
 )
 
 EVIDENCE_DRAWS = 8192
+WRITTEN = "checkpoint written"
 TRAINING = {"num_steps": 3000, "batch_size": 128, "start_beta": 0.1, "anneal_steps": 600, "patience": 3}
 
 
@@ -375,6 +376,8 @@ class Run:
             agreement = Agreement(self.evidence_key, self.target, ready.plan, joined["theta"], joined["log_prob"])
             estimates = agreement.estimates() | estimates
             evidence, checks = best_estimate(estimates), agreement.checks()
+        if self.store is not None and self.store.error is not None:
+            checks = (*checks, Check(WRITTEN, 0.0, 1.0, False, f"save the result: {self.store.error}", False))
         return Result(
             space=space,
             theta=joined.pop("theta"),

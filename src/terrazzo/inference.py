@@ -18,6 +18,7 @@ from terrazzo.checkpoints import Checkpoint
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError, TransportError
 from terrazzo.execution import TRAINING, Run, Settings
+from terrazzo.identity import options_shown, shown, target_identity
 from terrazzo.progress import Progress
 from terrazzo.results import Result
 from terrazzo.samplers.base import SamplerSpec
@@ -147,10 +148,14 @@ def sample(
             sampler, int(seed), chains, draws, warmup, thin, chunk_size, keep_latent, training, explores,
             is_transport_asked=transport is not None or isinstance(training, Mapping),
         )  # fmt: skip
-        store = (
-            None if checkpoint is None else Checkpoint(checkpoint, _fingerprint(settings, options, transport, target))
-        )
-        return Run(settings, spec, target, mesh, reporter, store, budget).execute(chosen, options, starts)
+        if checkpoint is None:
+            return Run(settings, spec, target, mesh, reporter, None, budget).execute(chosen, options, starts)
+        fingerprint = _fingerprint(
+            settings, target, starts, sampler_options=sampler_options, transport=transport,
+            transport_options=transport_options,
+        )  # fmt: skip
+        with Checkpoint(checkpoint, fingerprint) as store:
+            return Run(settings, spec, target, mesh, reporter, store, budget).execute(chosen, options, starts)
 
 
 # ---- checks of what the user gave
@@ -166,14 +171,15 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
             )
 
 
-def _fingerprint(settings: Settings, options: dict[str, Any], transport: Any, target: Target) -> dict[str, Any]:
-    """What must be the same for a run to continue another."""
+def _fingerprint(settings: Settings, target: Target, starts: np.ndarray | None, **given: Any) -> dict[str, Any]:
+    """What must be the same for a run to continue another; not how many draws, how long, or in what chunks."""
+    plain = {name: getattr(settings, name) for name in ("sampler", "seed", "chains", "warmup", "thin", "keep_latent")}
+    options = given | {"training": settings.training, "exploration": settings.exploration}
+    named = [options_shown(name, value) for name, value in options.items()]
     return {
-        "seed": settings.seed, "chains": settings.chains, "warmup": settings.warmup, "thin": settings.thin,
-        "sampler": settings.sampler, "options": repr(sorted((k, repr(v)) for k, v in options.items())),
-        "transport": type(transport).__name__ if isinstance(transport, AbstractTransport) else repr(transport),
-        "training": repr(settings.training), "exploration": repr(settings.exploration), "space": repr(target.space),
-        "x64": jnp.result_type(float) == jnp.float64, "keep_latent": settings.keep_latent,
+        **target_identity(target), "space": shown(target.space), **plain, "init": shown(starts),
+        **{name: value for entries in named for name, value in entries.items()},
+        "precision": str(jnp.result_type(float)),
     }  # fmt: skip
 
 
