@@ -17,15 +17,16 @@ ORDER = [
     {"diagnostics", "progress"},
     {"summaries"},
     {"checks"},
+    {"stored_results"},
     {"results"},
-    {"running_conditionals"},
+    {"running_conditionals", "tracing"},
     {"targets"},
     {"interactions", "ascent", "precision"},
     {"problems"},
     {"transports"},
     {"training"},
     {"samplers"},
-    {"running", "checkpoints"},
+    {"running", "checkpoints", "identity"},
     {"warmup"},
     {"execution"},
     {"inference"},
@@ -37,7 +38,16 @@ ORDER = [
     {"cli", "__main__"},
 ]
 OUTSIDE = {"experiments", "demo", "report", "cli", "__main__"}  # the library never imports these, not even late
-BLIND = {"results", "diagnostics", "summaries", "checks", "storage", "spaces", "progress"}  # may know no method
+BLIND = {
+    "results",
+    "stored_results",
+    "diagnostics",
+    "summaries",
+    "checks",
+    "storage",
+    "spaces",
+    "progress",
+}  # may know no method
 METHODS = {"transports", "training", "samplers", "inference"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}

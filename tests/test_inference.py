@@ -215,9 +215,13 @@ def test_a_full_disk_does_not_end_the_run(target, reference, monkeypatch, tmp_pa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoints, "write_file", full)
-    result = tz.sample(target, seed=3, sampler="latent_pcn", checkpoint=tmp_path / "run", **TINY)
+    with pytest.warns(RuntimeWarning, match=r"setup\.tz.*No space left"):
+        result = tz.sample(target, seed=3, sampler="latent_pcn", checkpoint=tmp_path / "run", **TINY)
     assert same(reference, result)
     assert "No space left" in result.provenance["checkpoint_error"]
+    failed = next(check for check in result.checks() if check.name == "checkpoint written")
+    assert not failed.passed
+    assert not failed.is_decisive
 
 
 def test_double_precision_on_request():

@@ -288,7 +288,9 @@ def test_exploration_starts_from_init():
 
 def test_fewer_draws_than_asked_for_are_said():
     with pytest.warns(RuntimeWarning, match="of 100000 draws"):
-        cut = tz.sample(chain, tz.binary(8), seed=0, sampler="gibbs", draws=100_000, max_evaluations=9000, progress="off")
+        cut = tz.sample(
+            chain, tz.binary(8), seed=0, sampler="gibbs", draws=100_000, max_evaluations=9000, progress="off"
+        )
     assert f"draws a chain {cut.num_draws} of 100000" in str(cut.verdict)
 
 

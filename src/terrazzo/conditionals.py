@@ -200,7 +200,7 @@ def _on_the_host(box: BlackBox, space: Space, reduced: Space, codes: np.ndarray)
         whole[..., free] = flat
         return box.evaluate(space, whole) if box.vectorized else float(box.evaluate(space, whole))
 
-    return BlackBox(log_prob, vectorized=box.vectorized)
+    return BlackBox(log_prob, vectorized=box.vectorized, name=box.name)
 
 
 def _reduced_penalty(target: Target, completion: _Completion) -> Any:

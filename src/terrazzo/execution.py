@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from terrazzo import devices, running
 from terrazzo.arguments import key_of_seed
 from terrazzo.checkpoints import Checkpoint, Setup, restore_states, state_leaves
-from terrazzo.checks import ENUMERATED, NOT_TRUSTED, UNCHECKED, Check
+from terrazzo.checks import ENUMERATED, NOT_TRUSTED, NOTE, STORED, UNCHECKED, Check
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.diagnostics.streaming import RunningRhat
 from terrazzo.interruption import Interruption
@@ -573,6 +573,8 @@ class Run:
                 is_settled = worst_agreement(joined["theta"], joined["log_prob"])[0] <= AGREED_R_HAT
         if kept.done:
             checks = (*checks, self._precision_check(joined["theta"], joined["log_prob"]))
+        if self.store is not None and self.store.error is not None:
+            checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
         least = log_sum_of_seen(joined["theta"], joined["log_prob"]) if kept.done else -np.inf
         evidence, reason = settle_evidence(estimates, least=least, is_settled=is_settled)
         return Result(

@@ -19,6 +19,7 @@ from terrazzo.checkpoints import Checkpoint
 from terrazzo.compilation import enable_compilation_cache, jit
 from terrazzo.errors import OptionError, SpaceError, TransportError
 from terrazzo.execution import TRAINING, Run, Settings
+from terrazzo.identity import options_shown, shown, target_identity
 from terrazzo.interruption import Interruption
 from terrazzo.precision import MAX_ROUNDING, PrecisionLoss, doubled, rounding
 from terrazzo.progress import Progress
@@ -216,11 +217,13 @@ def _run(
         sampler=given.sampler, training=given.training, exploration=given.explores, may_restart=may_restart,
         **given.settings,
     )  # fmt: skip
-    store = None
-    if given.checkpoint is not None:
-        store = Checkpoint(given.checkpoint, _fingerprint(settings, options, given.transport, target))
-    run = Run(settings, spec, target, devices.make_mesh(chains), progress, store, budget, interruption)
-    return run.execute(chosen, options, starts, given.plan)
+    fingerprint = _fingerprint(
+        settings, target, starts, sampler_options=given.options, transport=given.transport,
+        transport_options=given.transport_options,
+    )  # fmt: skip
+    with contextlib.nullcontext() if given.checkpoint is None else Checkpoint(given.checkpoint, fingerprint) as store:
+        run = Run(settings, spec, target, devices.make_mesh(chains), progress, store, budget, interruption)
+        return run.execute(chosen, options, starts, given.plan)
 
 
 # ---- checks of what the user gave
@@ -244,14 +247,15 @@ def _check_memory(target: Target, chains: int, draws: int, keep_latent: bool) ->
     )  # fmt: skip
 
 
-def _fingerprint(settings: Settings, options: dict[str, Any], transport: Any, target: Target) -> dict[str, Any]:
-    """What must be the same for a run to continue another."""
+def _fingerprint(settings: Settings, target: Target, starts: np.ndarray | None, **given: Any) -> dict[str, Any]:
+    """What must be the same for a run to continue another; not how many draws, how long, or in what chunks."""
+    plain = {name: getattr(settings, name) for name in ("sampler", "seed", "chains", "warmup", "thin", "keep_latent")}
+    options = given | {"training": settings.training, "exploration": settings.exploration}
+    named = [options_shown(name, value) for name, value in options.items()]
     return {
-        "seed": settings.seed, "chains": settings.chains, "warmup": settings.warmup, "thin": settings.thin,
-        "sampler": settings.sampler, "options": repr(sorted((k, repr(v)) for k, v in options.items())),
-        "transport": type(transport).__name__ if isinstance(transport, AbstractTransport) else repr(transport),
-        "training": repr(settings.training), "exploration": repr(settings.exploration), "space": repr(target.space),
-        "x64": jnp.result_type(float) == jnp.float64, "keep_latent": settings.keep_latent,
+        **target_identity(target), "space": shown(target.space), **plain, "init": shown(starts),
+        **{name: value for entries in named for name, value in entries.items()},
+        "precision": str(jnp.result_type(float)),
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ NUM_TRIES = 64
 
 
 @jit
-def _evaluated(target: Target, theta: Array) -> Array:
+def _log_probs(target: Target, theta: Array) -> Array:
     return jax.vmap(target.log_prob)(theta)
 
 
@@ -38,7 +38,7 @@ def evaluate(target: Target, theta: np.ndarray) -> np.ndarray:
             filled = np.concatenate(
                 [part, np.repeat(part[:1], (-len(part)) % BATCH if len(theta) > BATCH else 0, axis=0)]
             )
-            out.append(np.asarray(_evaluated(target, jnp.asarray(filled)))[: len(part)])
+            out.append(np.asarray(_log_probs(target, jnp.asarray(filled)))[: len(part)])
     return np.concatenate(out).astype(float)
 
 

@@ -27,7 +27,7 @@ class PrecisionLoss(Exception):  # noqa: N818
     """Raised inside a run that must start again in float64."""
 
 
-class Doubled:
+class Doubled(eqx.Module):
     """A function of arrays whose every step is done in float64; to be called while `jax.enable_x64` is on.
 
     >>> with jax.enable_x64(True):
@@ -36,8 +36,7 @@ class Doubled:
     True
     """
 
-    def __init__(self, function: Callable):
-        self.function = function
+    function: Any
 
     def __call__(self, *args: Any) -> Any:
         closed, shape = jax.make_jaxpr(self.function, return_shape=True)(*args)

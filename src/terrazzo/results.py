@@ -22,6 +22,7 @@ from terrazzo.diagnostics import LogZ
 from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
 from terrazzo.spaces import Space
 from terrazzo.storage import jsonable, read_file, space_from_json, space_to_json, write_file
+from terrazzo.stored_results import check_values, checked_arrays, checked_records
 from terrazzo.summaries import Summary, summarise
 
 QUICK_SIZE = 2_000_000  # a repr may take as long as diagnosing this many numbers
@@ -313,31 +314,33 @@ class Result:
         """Reads a result back; `FileFormatError` if the file is damaged or not ours. Runs no code of the file."""
         header, arrays, blobs = read_file(path, KIND, VERSION)
         try:
-            space = space_from_json(header["space"])
-            groups: dict[str, dict[str, np.ndarray]] = {"stats": {}, "history": {}}
-            for name, array in arrays.items():
-                group, _, rest = name.partition("/")
-                if group in groups:
-                    groups[group][rest] = array
-            evidence, config = header["evidence"], header["transport_config"]
-            transport = None
+            theta, groups = checked_arrays(arrays)
+            space = space_from_json(header["space"], num_dims=theta.shape[2])
+            check_values(space, theta, arrays)
+            evidence, estimates, checks = checked_records(header)
+            config, transport = header["transport_config"], None
             if config is not None:
                 transport = _transports("deserialise")(blobs["transport"], config, space)
             return cls(
                 space=space,
-                theta=arrays["theta"],
+                theta=theta,
                 sample_stats=groups["stats"],
                 latent=arrays.get("latent"),
-                evidence=None if evidence is None else LogZ(*evidence),
-                evidence_estimates={k: LogZ(*v) for k, v in header.get("evidence_estimates", {}).items()},
+                evidence=evidence,
+                evidence_estimates=estimates,
                 transport=transport,
                 provenance=header["provenance"],
                 history=groups["history"] if header["has_history"] else None,
                 is_complete=header["is_complete"],
-                extra_checks=tuple(Check(*values) for values in header["extra_checks"]),
+                extra_checks=checks,
             )
-        except (KeyError, TypeError, SpaceError) as error:
-            raise FileFormatError(str(path), f"lacks what a result needs ({error})", "save it again") from None
+        except FileFormatError as error:
+            raise FileFormatError(str(path), f"has a {error.field} that {error.problem}", error.remedy) from None
+        except UnsupportedError:
+            raise
+        except Exception as error:  # whatever a record says that was not written by us
+            text = " ".join(str(error).split())[:200]
+            raise FileFormatError(str(path), f"lacks what a result needs ({text})", "save it again") from None
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

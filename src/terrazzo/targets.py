@@ -21,6 +21,7 @@ from terrazzo.errors import GradientError, TargetError
 from terrazzo.running_conditionals import AbstractRunningConditionals, check_running
 from terrazzo.spaces import Space, as_space
 from terrazzo.starts import Evaluator, descend, find_starts, random_possible
+from terrazzo.tracing import in_this_precision, traced
 from terrazzo.user_code import described, place_of
 
 NUM_PROBES = 6
@@ -31,10 +32,13 @@ POSSIBLE_TRIES, POSSIBLE_SECONDS = 2**15, 0.5  # for configurations that hints a
 class BlackBox:
     """A plain Python or NumPy log-probability, evaluated on the host in batches. Build it with `blackbox`."""
 
-    def __init__(self, fn: Callable, *, vectorized: bool = False):
+    def __init__(self, fn: Callable, *, vectorized: bool = False, name: str | None = None):
         if not callable(fn):
             raise TargetError("blackbox", f"needs a function, got {type(fn).__name__}", "e.g. tz.blackbox(my_log_prob)")
+        if name is not None and not isinstance(name, str):
+            raise TargetError("blackbox.name", f"must be a string, got {name!r}"[:120], "e.g. name='model 3'")
         self.fn = fn
+        self.name = name
         self.vectorized = vectorized
         self.last_error: BaseException | None = None  # a host callback cannot raise cleanly through XLA
         self.is_stopped: Callable[[], bool] = lambda: False  # asked before each evaluation
@@ -75,7 +79,7 @@ def _as_python_float(value: Any) -> float:
     return float(array)
 
 
-def blackbox(fn: Callable, *, vectorized: bool = False) -> BlackBox:
+def blackbox(fn: Callable, *, vectorized: bool = False, name: str | None = None) -> BlackBox:
     """Marks a log-probability that JAX cannot trace (plain Python, NumPy, a call to another program).
 
     It is evaluated on the host, a whole batch of configurations per call. Black-box targets have no gradient.
@@ -83,12 +87,14 @@ def blackbox(fn: Callable, *, vectorized: bool = False) -> BlackBox:
     Args:
         fn: Takes one configuration (NumPy) and returns a number.
         vectorized: Whether `fn` takes a batch (leading axis) and returns a vector.
+        name: Which function it is. A checkpoint is continued only by a black box of the same name, and of the same
+            values at a few configurations.
 
     >>> box = blackbox(lambda theta: -float(theta.sum()))
     >>> box.vectorized
     False
     """
-    return BlackBox(fn, vectorized=vectorized)
+    return BlackBox(fn, vectorized=vectorized, name=name)
 
 
 def after(earlier: Float[Array, ""], theta: Int[Array, " dim"]) -> Int[Array, " dim"]:
@@ -106,8 +112,7 @@ class Target(eqx.Module):
 
     Args:
         log_prob: Takes one configuration (a plain array for a single unnamed variable, else a dict) and returns a
-            scalar; or a `blackbox`. An `eqx.Module` keeps its arrays as traced leaves, so that two data sets of the
-            same shape share their compiled code.
+            scalar; or a `blackbox`. Functions that differ only in their data share their compiled code.
         space: A `Space` or a single variable.
         vectorized: Whether `log_prob` takes a batch with a leading axis and returns a vector.
         site_logits: Optional cheap conditionals: `site_logits(theta, i)` returns, for flat theta and a coordinate i,
@@ -173,11 +178,36 @@ class Target(eqx.Module):
         self.vectorized = arguments.flag("vectorized", vectorized)
         self.has_gradient = False
         self.inverse_temperature = None
-        if arguments.flag("probe", probe):
+        probe = arguments.flag("probe", probe)
+        if probe and not self.is_blackbox:
+            _probe_shape(self)
+        self._trace()
+        if probe:
             _probe_values(self)
             self.has_gradient = _probe_gradient(self)
             _probe_penalty(self)
             _probe_hints(self)
+
+    def _trace(self) -> None:
+        """Replaces plain functions by what they compute and their data; `log_prob_fn` then takes one configuration."""
+        dim, size = self.space.num_dims, self.space.max_size
+        theta, one = jax.ShapeDtypeStruct((dim,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
+        if not self.is_blackbox:
+            single = _single(self.log_prob_fn) if self.vectorized else self.log_prob_fn
+            found = traced(single, jax.eval_shape(self.space.unflatten, theta))
+            if found is not single:
+                self.log_prob_fn, self.vectorized = found, False
+        self.site_logits_fn = traced(self.site_logits_fn, theta, one)
+        self.one_hot_fn = traced(self.one_hot_fn, jax.ShapeDtypeStruct((dim, size), jnp.result_type(float)))
+
+    @property
+    def compilation_group(self) -> Any:
+        """What compiled code depends on: the computation, and the shapes of its data."""
+        parts = (self.log_prob_fn, self.site_logits_fn, self.running, self.one_hot_fn)
+        arrays, rest = eqx.partition(parts, eqx.is_array)
+        shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(arrays))
+        leaves, tree = jax.tree.flatten(rest)
+        return self.space, self.colours, shapes, tuple(leaves), tree
 
     @property
     def is_blackbox(self) -> bool:
@@ -351,7 +381,27 @@ def penalty_evaluator(target: Target) -> Evaluator:
     return Evaluator(lambda theta: fn.evaluate(target.space, theta), is_on_host=True, on_bad=bad)
 
 
+def _single(function: Callable) -> Callable:
+    """A function of a batch, as one of a single configuration."""
+    return lambda values: function(jax.tree.map(lambda v: v[None], values))[0]
+
+
 # ---- probing
+
+
+@jit
+def _values(target: Target, points: Array) -> Array:
+    return jax.vmap(target._traced)(points)
+
+
+@jit
+def _checked_values(target: Target, points: Array) -> Any:
+    return jax.vmap(checkify.checkify(target._traced, errors=checkify.index_checks))(points)
+
+
+@jit
+def _values_and_slopes(target: Target, points: Array) -> tuple[Array, Array]:
+    return jax.vmap(jax.value_and_grad(target._traced))(points)
 
 
 def _describe(space: Space, theta: np.ndarray) -> str:
@@ -420,15 +470,13 @@ def _probe_values(target: Target) -> None:
             if np.isnan(value) or value == np.inf:
                 raise non_finite_error(target, theta)
         return
-    _probe_shape(target)
     try:
-        checked = checkify.checkify(target._traced, errors=checkify.index_checks)
-        errors, values = jax.jit(jax.vmap(checked))(jnp.asarray(points))
+        errors, values = _checked_values(target, jnp.asarray(points))
         message = errors.get()
     except Exception:  # checkify does not know every primitive; the plain evaluation below does
         message = None
         try:
-            values = jax.jit(jax.vmap(target._traced))(jnp.asarray(points))
+            values = _values(target, jnp.asarray(points))
         except Exception as error:
             raise _raised_error(error, target.space) from None
     if message is not None:
@@ -476,8 +524,8 @@ def _probe_gradient(target: Target) -> bool:
     points = jnp.asarray(probe_points(target.space))
     real = points.astype(jnp.result_type(float))
     try:
-        values, gradients = jax.jit(jax.vmap(jax.value_and_grad(target._traced)))(real)
-        exact = jax.jit(jax.vmap(target._traced))(points)
+        values, gradients = _values_and_slopes(target, real)
+        exact = _values(target, points)
     except Exception:
         return False
     values, gradients, exact = np.asarray(values), np.asarray(gradients), np.asarray(exact)
@@ -551,7 +599,7 @@ def as_target(log_prob: Any, space: Any = None, *, vectorized: bool = False) -> 
     if isinstance(log_prob, Target):
         if space is not None and as_space(space) != log_prob.space:
             raise TargetError("space", "differs from the target's own space", "leave it out: sample(target, seed=0)")
-        return log_prob
+        return in_this_precision(log_prob)
     if space is None:
         raise TargetError("space", "is missing", "e.g. tz.sample(log_prob, tz.binary(20), seed=0)")
     return Target(log_prob, space, vectorized=vectorized)

@@ -9,12 +9,20 @@ import numpy as np
 from jaxtyping import Array
 
 
+class _Shapes(np.random.Generator):
+    """Stands for any generator while only the shapes of a network are asked for: no weights are drawn."""
+
+
 def generator(key: Array) -> np.random.Generator:
-    """A NumPy generator seeded by a typed key."""
+    """A NumPy generator seeded by a typed key; under `jax.eval_shape` one that draws no weights."""
+    if isinstance(key, jax.core.Tracer):
+        return _Shapes(np.random.PCG64(0))
     return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().astype(np.uint32).tolist())
 
 
 def uniform(rng: np.random.Generator, shape: tuple[int, ...], limit: float) -> Array:
+    if isinstance(rng, _Shapes):
+        return jnp.zeros(shape)
     return jnp.asarray(rng.uniform(-limit, limit, shape), jnp.result_type(float))
 
 
