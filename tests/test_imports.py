@@ -14,6 +14,7 @@ ORDER = [
     {"arguments", "user_code", "starts"},
     {"spaces", "hints"},
     {"storage"},
+    {"setups"},
     {"diagnostics", "progress"},
     {"summaries"},
     {"checks"},

@@ -11,7 +11,7 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,32 +19,13 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from terrazzo.errors import ConfigurationError, FileFormatError, OptionError
+from terrazzo.setups import Setup
 from terrazzo.storage import jsonable, read_file, write_file
 
 SETUP_KIND, DRAWS_KIND, VERSION = "terrazzo run", "terrazzo draws", 2
 SETUP, LOCK = "setup.tz", ".lock"
 CHUNK_NAME = re.compile(r"draws-(\d{5,})\.tz")
 SHOWN = 60  # letters of a value in a message
-
-
-class Setup(NamedTuple):
-    """What warm-up left behind.
-
-    Attributes:
-        header: Anything JSON can hold.
-        parameters: The frozen parameters of the sampler, by name.
-        history: Training curves, by name.
-        transport: The stored transport and its description, or None.
-        states: The leaves of the chains' states after warm-up.
-        plan: What the pipeline left, as arrays by name; empty without one.
-    """
-
-    header: dict[str, Any]
-    parameters: dict[str, np.ndarray]
-    history: dict[str, np.ndarray]
-    transport: tuple[bytes, dict[str, Any]] | None
-    states: list[np.ndarray]
-    plan: dict[str, np.ndarray]
 
 
 class Checkpoint:
@@ -110,15 +91,7 @@ class Checkpoint:
         try:
             self._check(header["fingerprint"])
             self._run = str(header["run"])
-            groups: dict[str, dict[str, np.ndarray]] = {"parameters": {}, "history": {}, "states": {}, "plan": {}}
-            for name, array in arrays.items():
-                group, _, rest = name.partition("/")
-                groups[group][rest] = array
-            transport = None if header["transport"] is None else (blobs["transport"], header["transport"])
-            states = [groups["states"][str(i)] for i in range(len(groups["states"]))]
-            return Setup(
-                dict(header["header"]), groups["parameters"], groups["history"], transport, states, groups["plan"]
-            )
+            return Setup.from_parts(header, arrays, blobs)
         except (KeyError, TypeError, AttributeError) as error:
             raise FileFormatError(str(path), f"lacks what a run needs ({error})", "use another folder") from None
 
@@ -141,18 +114,8 @@ class Checkpoint:
             )
 
     def save_setup(self, setup: Setup) -> None:
-        arrays = {f"parameters/{k}": np.asarray(v) for k, v in setup.parameters.items()}
-        arrays |= {f"history/{k}": np.asarray(v) for k, v in setup.history.items()}
-        arrays |= {f"states/{i}": v for i, v in enumerate(setup.states)}
-        arrays |= {f"plan/{k}": np.asarray(v) for k, v in setup.plan.items()}
-        blobs = {} if setup.transport is None else {"transport": setup.transport[0]}
-        header = {
-            "fingerprint": self.fingerprint,
-            "run": self._run,
-            "header": setup.header,
-            "transport": None if setup.transport is None else setup.transport[1],
-        }
-        self._write(SETUP, SETUP_KIND, header, arrays, blobs)
+        header, arrays, blobs = setup.to_parts()
+        self._write(SETUP, SETUP_KIND, {"fingerprint": self.fingerprint, "run": self._run, **header}, arrays, blobs)
 
     # ---- the draws
 

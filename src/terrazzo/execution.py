@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from terrazzo import devices, running
 from terrazzo.arguments import key_of_seed
-from terrazzo.checkpoints import Checkpoint, Setup, restore_states, state_leaves
+from terrazzo.checkpoints import Checkpoint, restore_states, state_leaves
 from terrazzo.checks import ENUMERATED, NOT_TRUSTED, NOTE, STORED, UNCHECKED, Check
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.diagnostics.streaming import RunningRhat
@@ -31,6 +31,7 @@ from terrazzo.results import Result
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.base import SamplerSpec
 from terrazzo.samplers.tempered_runs import ladder_evidence
+from terrazzo.setups import Setup
 from terrazzo.targets import Target, non_finite_error
 from terrazzo.training import Fitted, fit, reverse_kl
 from terrazzo.transports import AbstractTransport, deserialise, sample_transport, serialise
@@ -81,6 +82,7 @@ class Settings(NamedTuple):
         exploration: Options of the exploration, or None for none.
         is_transport_asked: Whether the user named a transport or how to train it: then it is not given up.
         may_enumerate: Whether evaluating all configurations, where that is possible, answers the call.
+        identity: What a plan of this run is for: the target, the chains.
         may_restart: Whether a run that float32 cannot resolve may start again in float64.
     """
 
@@ -97,6 +99,7 @@ class Settings(NamedTuple):
     is_transport_asked: bool
     may_enumerate: bool
     may_restart: bool
+    identity: dict[str, Any]
 
 
 class _Ready(NamedTuple):
@@ -234,7 +237,9 @@ class Run:
                 self._check_precision(plan.explored.theta)
             plan, states = self._settled(planner, plan, starts)
             problem, thin = self._problem(plan), self._thin(plan)
-            header = {"plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin}
+            header = {
+                "plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin, "identity": s.identity,
+            }  # fmt: skip
             setup = Setup(header, {}, plan.history, _stored(plan.transport), state_leaves(states), plan_arrays(plan))
             if self.store is not None:
                 self.store.save_setup(setup)

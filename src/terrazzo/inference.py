@@ -17,7 +17,7 @@ from jaxtyping import Array
 from terrazzo import arguments, devices, running, samplers
 from terrazzo.checkpoints import Checkpoint
 from terrazzo.compilation import enable_compilation_cache, jit
-from terrazzo.errors import OptionError, SpaceError, TransportError
+from terrazzo.errors import ConfigurationError, OptionError, SpaceError, TransportError
 from terrazzo.execution import TRAINING, Run, Settings
 from terrazzo.identity import options_shown, shown, target_identity
 from terrazzo.interruption import Interruption
@@ -25,6 +25,7 @@ from terrazzo.precision import MAX_ROUNDING, PrecisionLoss, doubled, rounding
 from terrazzo.progress import Progress
 from terrazzo.results import Result
 from terrazzo.samplers.base import SamplerSpec
+from terrazzo.setups import Setup
 from terrazzo.targets import Target, as_target, non_finite_error, probe_points
 from terrazzo.transports import REGISTRY as TRANSPORTS
 from terrazzo.transports import AbstractTransport, coupling_order
@@ -213,9 +214,11 @@ def _run(
         _try_factory(spec, target, chosen, options)
     chains = given.settings["chains"]
     starts = None if given.init is None else _checked_starts(given.init, target, chains)
+    identity = {**target_identity(target), "chains": chains, "precision": str(jnp.result_type(float))}
+    plan = None if given.plan is None else _checked_plan(given.plan, identity)
     settings = Settings(
         sampler=given.sampler, training=given.training, exploration=given.explores, may_restart=may_restart,
-        **given.settings,
+        identity=identity, **given.settings,
     )  # fmt: skip
     fingerprint = _fingerprint(
         settings, target, starts, sampler_options=given.options, transport=given.transport,
@@ -223,7 +226,7 @@ def _run(
     )  # fmt: skip
     with contextlib.nullcontext() if given.checkpoint is None else Checkpoint(given.checkpoint, fingerprint) as store:
         run = Run(settings, spec, target, devices.make_mesh(chains), progress, store, budget, interruption)
-        return run.execute(chosen, options, starts, given.plan)
+        return run.execute(chosen, options, starts, plan)
 
 
 # ---- checks of what the user gave
@@ -234,6 +237,17 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
         if value is None and name in ("thin", "chunk_size"):
             continue
         arguments.count(name, value, low=low)
+
+
+def _checked_plan(plan: Any, identity: dict[str, Any]) -> Setup:
+    """The plan of an earlier run, if it was made for the same target and as many chains."""
+    arguments.instance("plan", plan, Setup, "pass the plan of an earlier result: plan=result.plan")
+    made_for = plan.header.get("identity", {})
+    for name, value in identity.items():
+        if made_for.get(name) != value:
+            shown = "another one" if "target" in name else f"{made_for.get(name)}, not {value}"
+            raise ConfigurationError("plan", f"was made for {name} = {shown}", "leave it out: a new plan is made")
+    return plan
 
 
 def _check_memory(target: Target, chains: int, draws: int, keep_latent: bool) -> None:

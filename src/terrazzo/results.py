@@ -20,13 +20,15 @@ import numpy as np
 from terrazzo.checks import Check, Diagnosis, Verdict, chain_checks, judge, settled
 from terrazzo.diagnostics import LogZ
 from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
+from terrazzo.setups import Setup
 from terrazzo.spaces import Space
 from terrazzo.storage import jsonable, read_file, space_from_json, space_to_json, write_file
 from terrazzo.stored_results import check_values, checked_arrays, checked_records
 from terrazzo.summaries import Summary, summarise
 
 QUICK_SIZE = 2_000_000  # a repr may take as long as diagnosing this many numbers
-KIND, VERSION = "terrazzo result", 1
+PLAN = "plan/"
+KIND, VERSION = "terrazzo result", 2
 
 
 class Draws(Mapping[str, np.ndarray]):
@@ -117,7 +119,7 @@ class Result:
     history: Mapping[str, np.ndarray] | None = None
     is_complete: bool = True
     extra_checks: tuple[Check, ...] = ()
-    plan: Any = None
+    plan: Setup | None = None
 
     def __post_init__(self) -> None:
         theta = self.codes
@@ -302,9 +304,15 @@ class Result:
             "has_history": self.history is not None,
             "is_complete": self.is_complete,
             "extra_checks": [list(check) for check in self.extra_checks],
+            "evidence_reason": self.evidence_reason,
             "transport_config": None,
+            "plan": None,
         }
         blobs = {}
+        if self.plan is not None:
+            header["plan"], parts, kept = self.plan.to_parts()
+            arrays |= {f"{PLAN}{name}": array for name, array in parts.items()}
+            blobs |= {f"{PLAN}{name}": data for name, data in kept.items()}
         if self.transport is not None:
             blobs["transport"], header["transport_config"] = _transports("serialise")(self.transport)
         return write_file(path, KIND, VERSION, header=header, arrays=arrays, blobs=blobs, compress=compress)
@@ -314,6 +322,7 @@ class Result:
         """Reads a result back; `FileFormatError` if the file is damaged or not ours. Runs no code of the file."""
         header, arrays, blobs = read_file(path, KIND, VERSION)
         try:
+            stored = {name[len(PLAN) :]: arrays.pop(name) for name in [n for n in arrays if n.startswith(PLAN)]}
             theta, groups = checked_arrays(arrays)
             space = space_from_json(header["space"], num_dims=theta.shape[2])
             check_values(space, theta, arrays)
@@ -333,6 +342,8 @@ class Result:
                 history=groups["history"] if header["has_history"] else None,
                 is_complete=header["is_complete"],
                 extra_checks=checks,
+                evidence_reason=str(header["evidence_reason"]),
+                plan=_plan(header["plan"], stored, blobs),
             )
         except FileFormatError as error:
             raise FileFormatError(str(path), f"has a {error.field} that {error.problem}", error.remedy) from None
@@ -341,6 +352,13 @@ class Result:
         except Exception as error:  # whatever a record says that was not written by us
             text = " ".join(str(error).split())[:200]
             raise FileFormatError(str(path), f"lacks what a result needs ({text})", "save it again") from None
+
+
+def _plan(header: Any, arrays: dict[str, np.ndarray], blobs: Mapping[str, bytes]) -> Setup | None:
+    if header is None:
+        return None
+    kept = {name[len(PLAN) :]: data for name, data in blobs.items() if name.startswith(PLAN)}
+    return Setup.from_parts(header, arrays, kept)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo.checks import Check
+from terrazzo.checks import GRADES, NOTE, Check
 from terrazzo.diagnostics import LogZ
 from terrazzo.spaces import Space
 
 GROUPS = ("stats", "history")
-CHECK_TYPES = (str, float, float, bool, str, bool)
+CHECK_TYPES = (str, float, float, bool, str, str, bool)
 
 
 def checked_arrays(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
@@ -87,6 +87,6 @@ def _check(values: Any) -> Check:
         _is_number(value) if kind is float else isinstance(value, kind)
         for value, kind in zip(values, kinds, strict=True)
     )  # fmt: skip
-    if not is_right:
+    if not is_right or (len(values) > 5 and values[5] not in (NOTE, *GRADES)):
         raise ValueError(f"a check is {str(values)[:60]}")
     return Check(*values)
