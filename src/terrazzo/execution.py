@@ -171,7 +171,10 @@ class Run:
         """All phases; Ctrl-C while drawing returns what was drawn."""
         is_planned = self.settings.exploration is not None or self.settings.sampler == "auto"
         setup = None if self.store is None else self.store.load_setup()
-        setup = plan if setup is None else setup
+        if setup is None and plan is not None:
+            setup = plan
+            if self.store is not None:
+                self.store.save_setup(plan)
         if setup is None and self.settings.may_enumerate:
             census = take_census(self.target, budget=self.budget, progress=self.progress)
             if census is not None:

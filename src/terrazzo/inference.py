@@ -146,8 +146,8 @@ def sample(
     enable_compilation_cache()
     given = _Given(
         sampler=sampler, spec=spec, options=options, transport=transport, transport_options=transport_options,
-        init=init, training=training, explores=None if spec is None and budget.is_short else explores, plan=plan,
-        checkpoint=checkpoint,
+        init=init, training=training, plan=plan,
+        checkpoint=checkpoint, explores=None if is_planned and exploration is None and budget.is_short else explores,
         settings={
             "seed": int(seed), "chains": chains, "draws": draws, "warmup": warmup, "thin": thin,
             "chunk_size": chunk_size, "keep_latent": keep_latent,
