@@ -255,3 +255,11 @@ def test_bad_options():
         tz.sample_conditional(jax.random.key(0), None, target, {"a": 0}, 0)
     with pytest.raises(TransportError, match="another space"):
         tz.sample_conditional(jax.random.key(0), tz.product_transport(tz.binary(2)), target, {"a": 0})
+
+
+def test_names_of_what_is_left():
+    on = tz.binary(3, dims="who", coords={"who": ["ann", "bob", "cy"]})
+    target = tz.Target(lambda v: (v["on"].sum() + v["w"].sum()).astype(float), tz.Space(on=on, w=tz.binary((2, 2))))
+    rest = tz.condition(target, {"on": {1: 1}, "w": {(0, 0): 0}}).space
+    assert rest.coordinate_names() == ["on[ann]", "on[cy]", "w[0, 1]", "w[1, 0]", "w[1, 1]"]
+    assert dict(rest.variables)["on"].dims == ("who",)

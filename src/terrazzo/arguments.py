@@ -148,7 +148,7 @@ def format_bytes(count: float) -> str:
     return f"{count / 1e3:.3g} kB"
 
 
-def memory(what: str, peak: float, remedy: str = "ask for less") -> None:
+def memory(what: str, peak: float | int, remedy: str = "ask for less") -> None:
     """Raises unless so many bytes fit into the memory that is left."""
     left = available_memory()
     if peak > left:

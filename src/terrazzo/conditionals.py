@@ -89,7 +89,8 @@ def _codes_of(name: str, variable: Variable, value: Any) -> np.ndarray:
 def reduced_space(space: Space, codes: np.ndarray) -> Space:
     """The space of the free coordinates: untouched variables as they are, partly clamped ones as a vector of the rest.
 
-    The elements of such a vector keep the names of their places, as coordinates of a dim `<name>_free`.
+    The elements of such a vector keep the names of their places, as coordinates: of the variable's own dim where it has
+    one that no other variable shares, else of a dim `<name>_free`.
 
     >>> import terrazzo as tz
     >>> space = reduced_space(tz.Space(w=tz.binary((2, 2)), k=tz.integers(1, 3)), np.array([0, -1, -1, 1, -1]))
@@ -103,7 +104,9 @@ def reduced_space(space: Space, codes: np.ndarray) -> Space:
         if is_free.all():
             kept[name] = variable
         elif is_free.any():
-            dim, along = f"{name}_free", dict(variable.coords)
+            own = variable.dims[0] if variable.dims and len(variable.dims) == 1 else None
+            is_shared = own is None or any(own in (v.dims or ()) for other, v in space.variables if other != name)
+            dim, along = f"{name}_free" if is_shared else own, dict(variable.coords)
             names = variable.dims or ("",) * len(variable.shape)
             axes = [along.get(axis) or range(n) for axis, n in zip(names, variable.shape, strict=True)]
             places = [tuple(axis[i] for axis, i in zip(axes, index, strict=True)) for index in np.argwhere(is_free)]

@@ -18,6 +18,7 @@ from terrazzo.user_code import described
 
 NUM_POINTS = 4
 MOST_SITES, MOST_VALUES = 24, 32  # that are compared at one configuration
+MANY_SITES = 1000  # beyond it colours are tried at two configurations: each takes more than d evaluations
 MOST_NUMBERS = 2**22  # logits of one batch
 MOST_PAIRS, SOME_PAIRS = 2000, 512  # up to the first all pairs of a colour are tried, beyond it some
 SECONDS_ON_HOST = 1.0  # for one hint of a black box
@@ -190,7 +191,7 @@ def find_interaction(
     d = len(sizes)
     budget = affordable(evaluate, len(points) * (1 + d + MOST_PAIRS + SOME_PAIRS)) // len(points)
     pairs = _pairs(colours, rng, int(np.clip((budget - 1) // 3, 2, MOST_PAIRS)))
-    for theta in points:
+    for theta in points[: NUM_POINTS if d <= MANY_SITES else 2]:
         other = ((theta + rng.integers(1, sizes)) % sizes).astype(np.int32)
         classes = [] if evaluate.is_on_host else [np.flatnonzero(colours == c) for c in np.unique(colours)]
         found = _first_interaction(evaluate, theta, other, pairs, [c for c in classes if len(c) > 2])

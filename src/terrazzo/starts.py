@@ -29,6 +29,7 @@ HOT, COLD = 1.0, 0.05  # temperatures, in violated constraints
 LEAST_ROWS = 32
 MOST_WALKED = 2000  # steps
 MAP_BATCH = 256
+LARGEST_BATCH = 4096
 NUMBERS = 2**24  # coordinates of one batch of random configurations, at most
 
 
@@ -61,8 +62,9 @@ class Evaluator:
             values = np.asarray(self.fn(theta), float)
         else:
             size = _padded(len(theta))
-            rows = np.concatenate([theta, np.repeat(theta[:1], size - len(theta), axis=0)])
-            values = np.asarray(_values(self.fn, jnp.asarray(rows, jnp.int32)), float)[: len(theta)]
+            rows = np.concatenate([theta, np.repeat(theta[:1], -len(theta) % size, axis=0)]).astype(np.int32)
+            parts = [_values(self.fn, jnp.asarray(rows[i : i + size])) for i in range(0, len(rows), size)]
+            values = np.concatenate([np.asarray(part, float) for part in parts])[: len(theta)]
         is_compiled = self.is_on_host or size in self._sizes
         if not self.is_on_host:
             self._sizes.add(size)
@@ -75,9 +77,9 @@ class Evaluator:
 
 
 def _padded(count: int) -> int:
-    """A power of four: few lengths, so that little is compiled."""
+    """The size of a batch, a power of four: few sizes, so that little is compiled."""
     size = 16
-    while size < count:
+    while size < min(count, LARGEST_BATCH):
         size *= 4
     return size
 
