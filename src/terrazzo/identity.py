@@ -36,14 +36,17 @@ def target_identity(target: Target) -> dict[str, str]:
     dim, size = target.space.num_dims, target.space.max_size
     theta, one = jax.ShapeDtypeStruct((dim,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
     reals = jax.ShapeDtypeStruct((dim, size), jnp.result_type(float))
-    parts = (("site_logits", target.site_logits_fn, (theta, one)), ("one_hot", target.one_hot_fn, (reals,)))
+    parts: list[tuple[str, Any, tuple]] = [
+        ("site_logits", target.site_logits_fn, (theta, one)),
+        ("one_hot", target.one_hot_fn, (reals,)),
+    ]
     if target.is_blackbox:
         texts.append(f"black box {target.log_prob_fn.name}")
         data.append(_values(target))
     else:
-        parts += (("log_prob", target._called, (jax.eval_shape(target.space.unflatten, theta),)),)
+        parts.append(("log_prob", target._called, (jax.eval_shape(target.space.unflatten, theta),)))
     if target.running is not None:
-        parts += (("running", _all_of(target.running), (theta, one, one)),)
+        parts.append(("running", _all_of(target.running), (theta, one, one)))
     for name, function, examples in parts:
         if function is None:
             continue

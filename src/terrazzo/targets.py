@@ -390,7 +390,7 @@ def _single(function: Callable) -> Callable:
 
 
 @jit
-def _values(target: Target, points: Array) -> Array:
+def _values(target: Target, points: Array) -> Any:
     return jax.vmap(target._traced)(points)
 
 
@@ -400,7 +400,7 @@ def _checked_values(target: Target, points: Array) -> Any:
 
 
 @jit
-def _values_and_slopes(target: Target, points: Array) -> tuple[Array, Array]:
+def _values_and_slopes(target: Target, points: Array) -> Any:
     return jax.vmap(jax.value_and_grad(target._traced))(points)
 
 

@@ -241,7 +241,8 @@ def _is_free(atom: Any, equation: Any) -> bool:
     """Whether a number in the text becomes an argument: a float that something is multiplied by or added to."""
     if not isinstance(atom, Literal) or equation.primitive.name not in LINEAR:
         return False
-    is_float = jnp.issubdtype(atom.aval.dtype, jnp.floating) and np.isfinite(atom.val)
+    aval: Any = atom.aval
+    is_float = jnp.issubdtype(aval.dtype, jnp.floating) and np.isfinite(atom.val)
     return bool(is_float and abs(float(atom.val)) not in KEPT)
 
 
@@ -292,7 +293,8 @@ def _look(closed: ClosedJaxpr) -> tuple[bool, list[str]]:
     """
     if closed.effects:
         raise HiddenError
-    has_rules, digests = False, []
+    has_rules = False
+    digests: list[str] = []
 
     def visit(value: Any, name: str = "") -> None:
         nonlocal has_rules
