@@ -104,8 +104,8 @@ def reduced_space(space: Space, codes: np.ndarray) -> Space:
         if is_free.all():
             kept[name] = variable
         elif is_free.any():
-            own = variable.dims[0] if variable.dims and len(variable.dims) == 1 else None
-            is_shared = own is None or any(own in (v.dims or ()) for other, v in space.variables if other != name)
+            own = variable.dims[0] if variable.dims and len(variable.dims) == 1 else f"{name}_free"
+            is_shared = any(own in (v.dims or ()) for other, v in space.variables if other != name)
             dim, along = f"{name}_free" if is_shared else own, dict(variable.coords)
             names = variable.dims or ("",) * len(variable.shape)
             axes = [along.get(axis) or range(n) for axis, n in zip(names, variable.shape, strict=True)]
@@ -250,10 +250,9 @@ def condition(target: Target, clamped: Any) -> Target:
     reduced = reduced_space(target.space, codes)
     colours = None if target.colours is None else np.asarray(target.colours)[free]
     if isinstance(target.log_prob_fn, BlackBox):
-        box, penalty = (
-            fn if fn is None else _on_the_host(fn, target.space, reduced, codes)
-            for fn in (target.log_prob_fn, target.penalty_fn)
-        )
+        box = _on_the_host(target.log_prob_fn, target.space, reduced, codes)
+        soft = target.penalty_fn
+        penalty = None if soft is None else _on_the_host(soft, target.space, reduced, codes)
         out = Target(box, reduced, colours=colours, penalty=penalty)
     else:
         fixed = jnp.asarray(np.maximum(codes, 0), jnp.int32)

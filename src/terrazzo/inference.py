@@ -257,7 +257,7 @@ def _check_memory(target: Target, chains: int, draws: int, keep_latent: bool) ->
     states = chains * space.num_dims * 16  # the chains themselves
     arguments.memory(
         f"{chains} chains x {draws} draws of {space.num_dims} coordinates", PEAK * chains * draws * each + states,
-        "ask for fewer chains or draws, or raise thin",
+        "ask for fewer chains or draws",
     )  # fmt: skip
 
 

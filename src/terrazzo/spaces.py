@@ -343,7 +343,7 @@ class Space:
                 out.append(name)
                 continue
             along = dict(v.coords)
-            axes = [along.get(dim) or range(n) for dim, n in zip(v.dims or v.shape, v.shape, strict=True)]
+            axes = [along.get(dim) or range(n) for dim, n in zip(v.dims or ("",) * len(v.shape), v.shape, strict=True)]
             out += [f"{name}[{', '.join(map(str, labels))}]" for labels in itertools.product(*axes)]
         return out
 

@@ -173,8 +173,9 @@ class Target(eqx.Module):
         self.running = running_conditionals
         self.one_hot_fn = one_hot_log_prob
         self.colours = None if colours is None else _checked_colours(colours, self.space)
-        is_hosted = isinstance(log_prob, BlackBox) and penalty is not None and not isinstance(penalty, BlackBox)
-        self.penalty_fn = BlackBox(penalty, vectorized=log_prob.vectorized) if is_hosted else penalty
+        if isinstance(log_prob, BlackBox) and penalty is not None and not isinstance(penalty, BlackBox):
+            penalty = BlackBox(penalty, vectorized=log_prob.vectorized)
+        self.penalty_fn = penalty
         self.vectorized = arguments.flag("vectorized", vectorized)
         self.has_gradient = False
         self.inverse_temperature = None
@@ -565,8 +566,8 @@ def _probe_hints(target: Target) -> None:
     points = np.concatenate([(probes := probe_points(target.space))[2:], probes[:2]])
     points = points[np.isfinite(evaluate(points))]
     if len(points) < hints.NUM_POINTS - 1:
-        limits = {"most": POSSIBLE_TRIES, "seconds": POSSIBLE_SECONDS}
-        points = np.concatenate([points, random_possible(evaluate, sizes, rng, hints.NUM_POINTS, **limits)])
+        more = random_possible(evaluate, sizes, rng, hints.NUM_POINTS, most=POSSIBLE_TRIES, seconds=POSSIBLE_SECONDS)
+        points = np.concatenate([points, more])
     if not len(points) and target.penalty_fn is not None:
         found, _ = descend(penalty_evaluator(target), sizes, rng, hints.NUM_POINTS)
         points = found[np.isfinite(evaluate(found))] if len(found) else points
@@ -580,9 +581,9 @@ def _probe_hints(target: Target) -> None:
     if target.one_hot_fn is not None:
         hints.check_one_hot(target.one_hot_fn, evaluate, sizes, points)
     if target.colours is not None:
-        found = hints.find_interaction(evaluate, sizes, np.asarray(target.colours), points, rng)
-        if found is not None:
-            raise TargetError("colours", str(found), "give them different colours, or leave colours out")
+        pair = hints.find_interaction(evaluate, sizes, np.asarray(target.colours), points, rng)
+        if pair is not None:
+            raise TargetError("colours", str(pair), "give them different colours, or leave colours out")
 
 
 def _checked_colours(colours: Any, space: Space) -> tuple[int, ...]:

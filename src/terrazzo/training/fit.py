@@ -216,9 +216,9 @@ def fit(
     start_beta = arguments.number("start_beta", start_beta, above=-1e-300, at_most=1.0, remedy="1 trains at the target")
     if enough_is_ess is not None:
         enough_is_ess = arguments.number("enough_is_ess", enough_is_ess, at_most=1.0)
-    for name, value in (("objective", objective), ("check_objective", check_objective)):
-        if value is not None and not isinstance(value, ReverseKL | ForwardKL):
-            raise OptionError(name, f"must be an objective, got {arguments.shown(value)}", "e.g. tz.reverse_kl()")
+    for name, given in (("objective", objective), ("check_objective", check_objective)):
+        if given is not None and not isinstance(given, ReverseKL | ForwardKL):
+            raise OptionError(name, f"must be an objective, got {arguments.shown(given)}", "e.g. tz.reverse_kl()")
     if should_stop is not None and not callable(should_stop):
         raise OptionError("should_stop", f"must be a function, got {arguments.shown(should_stop)}", "leave it out")
     if progress is not None and not hasattr(progress, "update"):
