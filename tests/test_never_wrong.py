@@ -183,12 +183,15 @@ def log_z(value, error, k=np.nan):
     ],
 )
 def test_a_headline_log_z_needs_agreement_and_soundness(estimates, least, is_settled, expected):
-    found, reason = settle_evidence(estimates, least=least, is_settled=is_settled)
-    assert reason
+    found, verdict = settle_evidence(estimates, least=least, is_settled=is_settled)
+    assert verdict.reason
     if expected is None:
         assert np.isnan(found.log_z)
+        assert verdict.grade == "not trusted"
     else:
         assert found.log_z == expected
+        sound = [value for value in estimates.values() if not value.pareto_k > 0.7]
+        assert verdict.grade == ("trusted" if len(sound) > 1 else "unchecked")
 
 
 def test_log_z_is_at_least_what_was_drawn():

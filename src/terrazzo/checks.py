@@ -96,6 +96,7 @@ class Diagnosis(NamedTuple):
         checks: Every check.
         evidence: Estimates of log Z, by the way they were made.
         choice: Why the default sampler moves as it does, if it chose.
+        log_z: The verdict on the headline estimate of log Z.
 
     >>> print(Diagnosis(Verdict("trusted", "fine"), (Check("chains", 4.0, 2.0, True, "run more"),), {}, None))
     ok   chains  4 (threshold 2)
@@ -106,6 +107,7 @@ class Diagnosis(NamedTuple):
     checks: tuple[Check, ...]
     evidence: dict[str, LogZ]
     choice: str | None
+    log_z: Verdict | None = None
 
     def __str__(self) -> str:
         width = max((len(check.name) for check in self.checks), default=0)
@@ -117,6 +119,8 @@ class Diagnosis(NamedTuple):
                 lines.append(f"       -> {check.advice}")
         for name, value in self.evidence.items():
             lines.append(f"     {f'log Z, {name}':<{width}}  {value.log_z:.4f} +- {value.standard_error:.2g}")
+        if self.log_z is not None:
+            lines.append(f"log Z: {self.log_z}")
         if self.choice is not None:
             lines.append(f"sampler: {self.choice}")
         return "\n".join([*lines, f"verdict: {self.verdict}"])

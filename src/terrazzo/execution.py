@@ -21,7 +21,7 @@ from jax.sharding import Mesh
 from terrazzo import devices, running
 from terrazzo.arguments import key_of_seed
 from terrazzo.checkpoints import Checkpoint, restore_states, state_leaves
-from terrazzo.checks import ENUMERATED, NOT_TRUSTED, NOTE, STORED, UNCHECKED, Check
+from terrazzo.checks import ENUMERATED, EXACT, NOT_TRUSTED, NOTE, STORED, UNCHECKED, Check, Verdict
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.diagnostics.streaming import RunningRhat
 from terrazzo.interruption import Interruption
@@ -211,7 +211,7 @@ class Run:
             sample_stats=stats,
             evidence=evidence,
             evidence_estimates={"exact": evidence},
-            evidence_reason="the sum over all configurations",
+            log_z_verdict=Verdict(EXACT, "the sum over all configurations"),
             provenance=self._described({}, {}, 1, {"chosen": "exact", "warm-up": {"choice": choice}}, {}),
             extra_checks=(Check(ENUMERATED, number, number, True, "", is_independent=True),),
         )
@@ -584,7 +584,7 @@ class Run:
         if self.store is not None and self.store.error is not None:
             checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
         least = log_sum_of_seen(joined["theta"], joined["log_prob"]) if kept.done else -np.inf
-        evidence, reason = settle_evidence(estimates, least=least, is_settled=is_settled)
+        evidence, log_z_verdict = settle_evidence(estimates, least=least, is_settled=is_settled)
         return Result(
             space=space,
             theta=joined.pop("theta"),
@@ -592,7 +592,7 @@ class Run:
             sample_stats=joined,
             evidence=evidence,
             evidence_estimates=estimates,
-            evidence_reason=reason,
+            log_z_verdict=log_z_verdict,
             transport=ready.transport,
             provenance=self._provenance(ready),
             history=ready.history or None,

@@ -198,7 +198,8 @@ def _run(
 ) -> Result:
     """Checks what needs the target, and runs."""
     spec, options = given.spec, given.options
-    _check_memory(target, given.settings["chains"], given.settings["draws"], given.settings["keep_latent"])
+    size = _checked_size(target, given.settings["chains"], given.settings["draws"], given.settings["keep_latent"])
+    progress.update(0, size=size)
     if spec is not None and spec.check is not None:
         spec.check(target)
     if spec is not None and "gradient" in spec.needs and may_hang(target):
@@ -250,8 +251,8 @@ def _checked_plan(plan: Any, identity: dict[str, Any]) -> Setup:
     return plan
 
 
-def _check_memory(target: Target, chains: int, draws: int, keep_latent: bool) -> None:
-    """Says how large a run is and refuses one that does not fit: the draws and figures of each, at their peak."""
+def _checked_size(target: Target, chains: int, draws: int, keep_latent: bool) -> str:
+    """How large the draws and their figures are, in words; a run that does not fit at its peak is refused."""
     space = target.space
     each = space.num_dims * (space.dtype.itemsize + (4 if keep_latent else 0)) + BYTES_OF_FIGURES
     states = chains * space.num_dims * 16  # the chains themselves
@@ -259,6 +260,7 @@ def _check_memory(target: Target, chains: int, draws: int, keep_latent: bool) ->
         f"{chains} chains x {draws} draws of {space.num_dims} coordinates", PEAK * chains * draws * each + states,
         "ask for fewer chains or draws",
     )  # fmt: skip
+    return arguments.format_bytes(float(chains * draws * each))
 
 
 def _fingerprint(settings: Settings, target: Target, starts: np.ndarray | None, **given: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The verdict is a list of checks with thresholds (`Result.checks()`); callers tha
 the mode-loss checks of DESIGN section 3, trap 4, hand theirs in as `extra_checks`.
 """
 
+import dataclasses
 import html
 import importlib
 import json
@@ -23,7 +24,7 @@ from terrazzo.errors import FileFormatError, OptionError, SpaceError, Unsupporte
 from terrazzo.setups import Setup
 from terrazzo.spaces import Space
 from terrazzo.storage import jsonable, read_file, space_from_json, space_to_json, write_file
-from terrazzo.stored_results import check_values, checked_arrays, checked_records
+from terrazzo.stored_results import check_values, checked_arrays, checked_records, checked_verdict
 from terrazzo.summaries import Summary, summarise
 
 QUICK_SIZE = 2_000_000  # a repr may take as long as diagnosing this many numbers
@@ -90,7 +91,8 @@ class Result:
         evidence: log Z with its standard error: the most precise of the estimates that are sound; NaN where they
             contradict each other, None if there are none.
         evidence_estimates: log Z by each way it was estimated: "exact", "importance", "bridge", "tempering".
-        evidence_reason: What the headline estimate rests on, or why there is none.
+        log_z_verdict: How far to trust the headline estimate, and what it rests on, or why there is none; apart from
+            the verdict on the draws.
         transport: The transport used, if there was one.
         provenance: How the draws came about: sampler, options, seed, versions, seconds (anything JSON can hold).
         history: Training curves by name.
@@ -113,7 +115,7 @@ class Result:
     latent: np.ndarray | None = None
     evidence: LogZ | None = None
     evidence_estimates: Mapping[str, LogZ] = field(default_factory=dict)
-    evidence_reason: str = ""
+    log_z_verdict: Verdict | None = None
     transport: Any = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     history: Mapping[str, np.ndarray] | None = None
@@ -167,7 +169,7 @@ class Result:
 
     @property
     def log_z(self) -> float | None:
-        """The estimate of log Z; NaN where none is sound (`evidence_reason` says why), None if none was made."""
+        """The estimate of log Z; NaN where none is sound (`log_z_verdict` says why), None if none was made."""
         return None if self.evidence is None else self.evidence.log_z
 
     @property
@@ -190,12 +192,12 @@ class Result:
 
     def summary(self) -> Summary:
         """Mean, sd, mcse, ess_bulk, ess_tail and r_hat: a table that prints, with the numbers in `.rows`."""
-        return self._summary
+        return dataclasses.replace(self._summary, notes=(*self._summary.notes, f"verdict: {self.verdict}"))
 
     def checks(self) -> list[Check]:
         """Every check with its value and threshold; the decisive ones make the verdict."""
         own = chain_checks(
-            self.summary(),
+            self._summary,
             num_chains=self.num_chains,
             num_constant=len(self.constant),
             acceptance_rate=self.sample_stats.get("acceptance_rate"),
@@ -214,7 +216,9 @@ class Result:
 
     def diagnose(self) -> Diagnosis:
         """Every check with its number, its threshold and what to do; it prints as a table."""
-        return Diagnosis(self.verdict, tuple(self.checks()), dict(self.evidence_estimates), self.choice)
+        return Diagnosis(
+            self.verdict, tuple(self.checks()), dict(self.evidence_estimates), self.choice, self.log_z_verdict
+        )
 
     @property
     def choice(self) -> str | None:
@@ -304,7 +308,7 @@ class Result:
             "has_history": self.history is not None,
             "is_complete": self.is_complete,
             "extra_checks": [list(check) for check in self.extra_checks],
-            "evidence_reason": self.evidence_reason,
+            "log_z_verdict": None if self.log_z_verdict is None else list(self.log_z_verdict),
             "transport_config": None,
             "plan": None,
         }
@@ -342,7 +346,7 @@ class Result:
                 history=groups["history"] if header["has_history"] else None,
                 is_complete=header["is_complete"],
                 extra_checks=checks,
-                evidence_reason=str(header["evidence_reason"]),
+                log_z_verdict=checked_verdict(header["log_z_verdict"]),
                 plan=_plan(header["plan"], stored, blobs),
             )
         except FileFormatError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo.checks import GRADES, NOTE, Check
+from terrazzo.checks import GRADES, NOTE, Check, Verdict
 from terrazzo.diagnostics import LogZ
 from terrazzo.spaces import Space
 
@@ -79,6 +79,15 @@ def _log_z(values: Any) -> LogZ:
     if found.standard_error < 0 or found.ess < 0:
         raise ValueError(f"an estimate of log Z is {str(values)[:60]}")
     return found
+
+
+def checked_verdict(values: Any) -> Verdict | None:
+    """A stored verdict."""
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != 2 or values[0] not in GRADES or not isinstance(values[1], str):
+        raise ValueError(f"a verdict is {str(values)[:60]}")
+    return Verdict(*values)
 
 
 def _check(values: Any) -> Check:

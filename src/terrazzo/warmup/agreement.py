@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo.checks import NOT_TRUSTED, NOTE, POINT_MASS, UNCHECKED, Check
+from terrazzo.checks import NOT_TRUSTED, NOTE, POINT_MASS, TRUSTED, UNCHECKED, Check, Verdict
 from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.diagnostics.coverage import MARGIN, disagreement, evidence_gap, is_beyond, share_beyond, start_r_hat
 from terrazzo.interactions import evaluate
@@ -242,7 +242,9 @@ def log_sum_of_seen(theta: np.ndarray, log_prob: np.ndarray) -> float:
     return float(values.max() + np.log(np.exp(values - values.max()).sum()))
 
 
-def settle_evidence(estimates: dict[str, LogZ], *, least: float, is_settled: bool) -> tuple[LogZ | None, str]:
+def settle_evidence(
+    estimates: dict[str, LogZ], *, least: float, is_settled: bool
+) -> tuple[LogZ | None, Verdict | None]:
     """The headline estimate of log Z and what it rests on; NaN where the estimates contradict each other.
 
     Args:
@@ -251,22 +253,23 @@ def settle_evidence(estimates: dict[str, LogZ], *, least: float, is_settled: boo
         is_settled: Whether tempering was long enough, and its ladders agree.
 
     Returns:
-        The estimate with the smallest standard error among those that are sound, and a sentence. An estimate is sound
-        if it has a standard error, is possible, and its own diagnostics are fine.
+        The estimate with the smallest standard error among those that are sound, and a verdict on it: "trusted" if one
+        from tempering and one through a transport agree, "unchecked" if it stands alone. An estimate is sound if it
+        has a standard error, is possible, and its own diagnostics are fine.
 
     >>> made = {"bridge": LogZ(4.2, 0.01, 900.0, np.nan), "tempering": LogZ(20.2, 0.1, np.nan, np.nan)}
-    >>> settle_evidence(made, least=1.0, is_settled=True)[1]
+    >>> settle_evidence(made, least=1.0, is_settled=True)[1].reason
     'bridge 4.2 +- 0.01 and tempering 20.2 +- 0.1 contradict each other'
     """
     if not estimates:
-        return None, "no estimate was made"
+        return None, None
     known = {
         name: value for name, value in estimates.items()
         if 0 < value.standard_error < np.inf and not value.pareto_k > MAX_PARETO_K
     }  # fmt: skip
     for name, value in known.items():
         if value.log_z + MAX_EVIDENCE_GAP * value.standard_error < least - MARGIN:
-            return _unknown(), f"{_text(name, value)} is below what was drawn ({least:.5g})"
+            return _unknown(f"{_text(name, value)} is below what was drawn ({least:.5g})")
     names = list(known)
     for i, first in enumerate(names):
         for second in names[i + 1 :]:
@@ -274,17 +277,19 @@ def settle_evidence(estimates: dict[str, LogZ], *, least: float, is_settled: boo
             is_close = abs(known[first].log_z - known[second].log_z) < SMALL_GAP
             if gap > MAX_EVIDENCE_GAP and not is_close:
                 pair = f"{_text(first, known[first])} and {_text(second, known[second])}"
-                return _unknown(), f"{pair} contradict each other"
+                return _unknown(f"{pair} contradict each other")
     sound = {name: value for name, value in known.items() if is_settled or name != "tempering"}
     if not sound:
-        return _unknown(), "no estimate is sound: weights with a heavy tail, or ladders that disagree"
+        return _unknown("no estimate is sound: weights with a heavy tail, or ladders that disagree")
     name = min(sound, key=lambda n: sound[n].standard_error)
     others = [other for other in sound if other != name]
-    return sound[name], f"by {name}" + (f", in agreement with {', '.join(others)}" if others else " alone")
+    reason = f"by {name}" + (f", in agreement with {', '.join(others)}" if others else " alone")
+    is_twofold = "tempering" in sound and len(sound) > 1  # importance and bridge share a transport
+    return sound[name], Verdict(TRUSTED if is_twofold else UNCHECKED, reason)
 
 
-def _unknown() -> LogZ:
-    return LogZ(float("nan"), float("nan"), 0.0, float("nan"))
+def _unknown(reason: str) -> tuple[LogZ, Verdict]:
+    return LogZ(float("nan"), float("nan"), 0.0, float("nan")), Verdict(NOT_TRUSTED, reason)
 
 
 def _text(name: str, value: LogZ) -> str:
