@@ -3,8 +3,11 @@
 The table of targets that fool samplers is in `fooling_targets.py`; the whole of it runs in `make study`.
 """
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 import warnings
 
@@ -374,6 +377,77 @@ def test_a_cautious_ess_is_that_of_the_worse_half():
     theta[:4] = np.repeat(theta[:4, ::16], 16, axis=1)
     log_prob = rng.normal(size=(8, 64))
     assert cautious_ess(theta, log_prob) < 0.5 * least_ess(theta, log_prob) + 64
+
+
+INTERRUPTED_RUN = """
+import sys, numpy as np, jax.numpy as jnp, terrazzo as tz
+def log_prob(theta):
+    spins = 2.0 * theta - 1.0
+    return 0.4 * jnp.sum(spins[1:] * spins[:-1]) + 0.1 * jnp.sum(spins)
+print("ready", flush=True)
+try:
+    result = tz.sample(log_prob, tz.binary(26), seed=0, sampler="hybrid", transport="product", chains=4, draws=2000,
+                       thin=20, training={"num_steps": 200}, exploration={"max_rounds": 200}, progress="off")
+except KeyboardInterrupt:
+    print("nothing drawn", flush=True)
+else:
+    np.save(sys.argv[1], result.theta)
+    print("drawn", result.num_draws, result.is_complete, result.verdict.grade, flush=True)
+"""
+
+
+def interrupted_after(seconds, path):
+    """Runs the script, sends Ctrl-C after so many seconds, and returns what it said and how long it took."""
+    command = [sys.executable, "-c", INTERRUPTED_RUN, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        began = time.perf_counter()
+        if seconds is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+            process.send_signal(signal.SIGINT)
+        said, errors = process.communicate(timeout=300)
+    return said, errors, time.perf_counter() - began
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_twenty_moments(tmp_path):
+    """From the first kept draw on everything drawn comes back, a prefix of the whole; before that, a clean interrupt."""
+    said, errors, whole_seconds = interrupted_after(None, tmp_path / "whole.npy")
+    assert said.startswith("drawn 2000 True"), errors
+    whole = np.load(tmp_path / "whole.npy")
+    moments = np.linspace(0.02, 0.98, 20) * whole_seconds
+    outcomes = []
+    for i, seconds in enumerate(moments):
+        said, errors, _ = interrupted_after(float(seconds), tmp_path / f"{i}.npy")
+        outcomes.append(said.split()[0] if said else errors[-300:])
+        assert said.startswith(("nothing drawn", "drawn")), errors
+        if said.startswith("drawn"):
+            part = np.load(tmp_path / f"{i}.npy")
+            assert (part == whole[:, : part.shape[1]]).all()
+            assert part.shape[1] == 2000 or "False not trusted" in said
+    assert {"nothing", "drawn"} <= set(outcomes), outcomes
+
+
+PEAK_RUN = """
+import resource, sys, jax.numpy as jnp, terrazzo as tz
+draws = int(sys.argv[1])
+result = tz.sample(lambda t: 0.3 * jnp.sum(t), tz.binary(1000), seed=0, sampler="metropolis", chains=8, draws=draws,
+                   progress="off")
+print(result.codes.nbytes, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_takes_at_most_one_and_a_half_times_its_draws():
+    """400 MB of draws against 4 MB: the difference of the peaks."""
+    sizes, peaks = [], []
+    for draws in (500, 50_000):
+        out = subprocess.run([sys.executable, "-c", PEAK_RUN, str(draws)], capture_output=True, text=True, check=True)
+        size, peak = map(float, out.stdout.split())
+        sizes.append(size)
+        peaks.append(peak)
+    assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 1.5
 
 
 # ---- the table
