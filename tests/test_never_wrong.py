@@ -150,6 +150,15 @@ def test_what_single_sites_reach_is_not_cut_off():
     assert cut_off(np.random.default_rng(0), half, (rows * 0)).num_sites == 0
 
 
+def test_steep_slopes_far_from_the_draws_are_not_taken_for_constraints():
+    """At random configurations of a steep target every single change may fall far; only impossible ones tie sites."""
+    steep = lambda t: -50.0 * jnp.abs(t[:4].astype(float).sum() - t[4:].astype(float).sum())
+    target = tz.Target(steep, tz.binary(8))
+    rows = np.array([[1, 0, 0, 0, 1, 0, 0, 0], [1, 1, 0, 0, 1, 0, 1, 0]])
+    assert cut_off(np.random.default_rng(0), target, rows).num_sites == 2
+    assert cut_off(np.random.default_rng(0), target, rows, blocked=np.inf).num_sites == 0
+
+
 def test_a_constant_that_should_change_is_noticed(monkeypatch):
     """Draws in which one bit never moved, although its conditional is even."""
     target, rng = tz.Target(chain, tz.binary(8)), np.random.default_rng(0)
@@ -412,7 +421,7 @@ def interrupted_after(seconds, path):
 
 @pytest.mark.slow
 def test_ctrl_c_at_twenty_moments(tmp_path):
-    """From the first kept draw on everything drawn comes back, a prefix of the whole; before that, a clean interrupt."""
+    """From the first kept draw on everything drawn comes back, a prefix of the whole; before, a clean interrupt."""
     said, errors, whole_seconds = interrupted_after(None, tmp_path / "whole.npy")
     assert said.startswith("drawn 2000 True"), errors
     whole = np.load(tmp_path / "whole.npy")

@@ -74,13 +74,36 @@ def disagreement(first: Any, second: Any, *, alpha: float = 1e-3) -> Disagreemen
     >>> out.z < out.limit
     True
     """
-    a, b = np.asarray(first, float), np.asarray(second, float)
-    sizes = np.stack([_effective_sizes(a), _effective_sizes(b)])
-    means = np.stack([a.mean(axis=(0, 1)), b.mean(axis=(0, 1))])
-    squares = np.stack([(a**2).mean(axis=(0, 1)), (b**2).mean(axis=(0, 1))])
+    return compare(moments_of(first), moments_of(second), alpha=alpha)
+
+
+class Moments(NamedTuple):
+    """What a comparison needs of a set of draws, by feature.
+
+    Attributes:
+        means: The mean of each chain, (chain, feature).
+        squares: The mean square.
+        sizes: The effective sample size of the mean.
+    """
+
+    means: np.ndarray
+    squares: np.ndarray
+    sizes: np.ndarray
+
+
+def moments_of(draws: Any) -> Moments:
+    """The moments of draws, (chain, draw, feature): to compare one set with many others."""
+    x = np.asarray(draws, float)
+    return Moments(x.mean(axis=1), (x**2).mean(axis=(0, 1)), _effective_sizes(x))
+
+
+def compare(first: Moments, second: Moments, *, alpha: float = 1e-3) -> Disagreement:
+    """As `disagreement`, from moments."""
+    sizes, squares = np.stack([first.sizes, second.sizes]), np.stack([first.squares, second.squares])
+    means = np.stack([first.means.mean(axis=0), second.means.mean(axis=0)])
     shares = sizes / sizes.sum(axis=0)
     variance = np.maximum((shares * squares).sum(axis=0) - (shares * means).sum(axis=0) ** 2, 0.0)
-    gap = np.minimum(_least_gap(a, means[1]), _least_gap(b, means[0]))
+    gap = np.minimum(_least_gap(first.means, means[1]), _least_gap(second.means, means[0]))
     gap = np.where(gap <= ROUNDING * np.abs(means).max(axis=0), 0.0, gap)
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(gap == 0, 0.0, gap / np.sqrt(variance * (1 / sizes).sum(axis=0)))
@@ -89,9 +112,8 @@ def disagreement(first: Any, second: Any, *, alpha: float = 1e-3) -> Disagreemen
     return Disagreement(float(z[worst]), float(limits[worst]), worst)
 
 
-def _least_gap(draws: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """The least |mean - other| of each feature, over all draws and over those of all chains but one."""
-    chains = draws.mean(axis=1)
+def _least_gap(chains: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The least |mean - other| of each feature, over all chains and over all but one, from the chains' means."""
     mean, num = chains.mean(axis=0), len(chains)
     without = (num * mean - chains) / (num - 1) if num > 1 else mean[None]
     return np.minimum(np.abs(mean - other), np.abs(without - other).min(axis=0))

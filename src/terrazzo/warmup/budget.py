@@ -20,6 +20,7 @@ SHARES = {"adaptation": 0.06, "exploration": 0.12, "local trial": 0.17, "trainin
 ENOUGH = {"cpu": (8.0, 0.03), "accelerator": (20.0, 0.08)}  # seconds or share of exploration, whichever is more
 MOST_EXCUSED = 0.3
 HALF = 0.5
+COMPARING = 0.05  # of the seconds, kept for the comparison of the draws with what was found in other ways
 SHORT = 12.0  # seconds: an exploration, its trial and their checks take 10 to 12 to compile on two cores
 
 
@@ -67,8 +68,8 @@ class Budget:
 
     @property
     def is_over(self) -> bool:
-        """Whether the whole run must end."""
-        is_late = self.seconds is not None and self.elapsed >= self.seconds
+        """Whether drawing must end; what is left of the seconds is for comparing."""
+        is_late = self.seconds is not None and self.elapsed >= (1.0 - COMPARING) * self.seconds
         return is_late or (self.evaluations is not None and sum(self.spent.values()) >= self.evaluations)
 
     @property

@@ -24,7 +24,7 @@ from scipy.special import expit
 
 from terrazzo.ascent import ascend, offsets_of
 from terrazzo.diagnostics import LogZ, bridge_log_z
-from terrazzo.diagnostics.coverage import disagreement
+from terrazzo.diagnostics.coverage import compare, moments_of
 from terrazzo.errors import StartError
 from terrazzo.interactions import evaluate
 from terrazzo.targets import Target
@@ -176,11 +176,11 @@ def modes_apart(
     key: Array, target: Target, others: OtherStarts, theta: np.ndarray, log_prob: np.ndarray, log_z: LogZ | None
 ) -> list[Mode]:
     """Chains that did not come back into the law of the draws (chain, draw, dim), each weighed."""
-    reference = features(theta, log_prob)
+    reference = moments_of(features(theta, log_prob))
     found = []
     for c in range(len(others.theta)):
         own = features(others.theta[c : c + 1], others.log_prob[c : c + 1])
-        out = disagreement(reference, own, alpha=ALPHA / len(others.theta))
+        out = compare(reference, moments_of(own), alpha=ALPHA / len(others.theta))
         if out.z <= out.limit:
             continue
         part = LogZ(np.nan, np.nan, 0.0, np.nan)

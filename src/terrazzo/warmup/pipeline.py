@@ -202,7 +202,7 @@ class Planner:
         starts = self.starts
         if starts is None:
             starts = np.asarray(self.target.possible_starts(jax.random.fold_in(self.key, 1), NUM_DRAWS))
-        return cut_off(np.random.default_rng(0), self.target, starts).num_sites
+        return cut_off(np.random.default_rng(0), self.target, starts, blocked=np.inf).num_sites
 
     def make(self) -> Plan:
         """Explores, tries, learns, tries what was learned, and returns what to run."""

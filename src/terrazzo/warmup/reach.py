@@ -33,8 +33,16 @@ class CutOff(NamedTuple):
     num_sites: int
 
 
-def cut_off(rng: np.random.Generator, target: Target, draws: np.ndarray) -> CutOff:
-    """Looks for configurations that are cut off from some of the draws, (draw, dim)."""
+def cut_off(rng: np.random.Generator, target: Target, draws: np.ndarray, *, blocked: float = BLOCKED) -> CutOff:
+    """Looks for configurations that are cut off from some of the draws, (draw, dim).
+
+    Args:
+        rng: Where changes come from.
+        target: The target.
+        draws: Configurations, (draw, dim).
+        blocked: Nats by which a step on the way must fall; infinite if it must be impossible. Far from where the draws
+            of pi are, steps that fall far are common and block nothing.
+    """
     space = target.space
     rows = draws[rng.integers(0, len(draws), NUM_DRAWS)].astype(np.int32)
     at, to, sites = _changes(rng, rows, space.sizes)
@@ -53,7 +61,7 @@ def cut_off(rng: np.random.Generator, target: Target, draws: np.ndarray) -> CutO
             owner.append(n)
     best = np.full(len(to), -np.inf)
     np.maximum.at(best, np.array(owner), evaluate(target, np.stack(way)))
-    is_cut = best < np.minimum(here, values) - BLOCKED
+    is_cut = best < np.minimum(here, values) - blocked if np.isfinite(blocked) else best == -np.inf
     if not is_cut.any():
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
     counts = (sites[is_cut] >= 0).sum(axis=1)
