@@ -443,7 +443,7 @@ def test_smc_particles_follow_the_target():
     result = out.to_result()
     assert result.num_chains == 16
     assert result.log_z == out.evidence.log_z
-    assert result.verdict.is_trusted, str(result.verdict)
+    assert result.verdict.grade == "unchecked", str(result.verdict)  # runs agree, and nothing else was looked at
 
 
 # ---- the tests can fail

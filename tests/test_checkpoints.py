@@ -242,7 +242,7 @@ def test_a_folder_that_vanishes_is_reported_at_once(tmp_path, monkeypatch):
     with pytest.warns(RuntimeWarning, match=r"draws-00000\.tz.*cannot be written"):
         result = run(tmp_path / "run")
     assert result.num_draws == 20
-    assert "checkpoint written" in str(result.diagnose())
+    assert "checkpoints written" in str(result.diagnose())
 
 
 # ---- kills

@@ -61,7 +61,7 @@ def sample(
     max_seconds: Any = None,
     max_evaluations: Any = None,
     vectorized: bool = False,
-    precision: str = "auto",
+    precision: str | None = "auto",
     keep_latent: bool = False,
     chunk_size: int | None = None,
     checkpoint: Any = None,
@@ -128,6 +128,7 @@ def sample(
     if checkpoint is not None and (not isinstance(checkpoint, str | os.PathLike) or not str(checkpoint)):
         raise OptionError("checkpoint", f"must be a folder, got {arguments.shown(checkpoint)}", "e.g. checkpoint='run'")
     seed = arguments.seed_number(seed)
+    precision = "auto" if precision is None else precision
     if not isinstance(precision, str) or precision not in PRECISIONS:
         shown = arguments.shown(precision)
         raise OptionError("precision", f"must be one of {', '.join(PRECISIONS)}, got {shown}", "leave it out")
