@@ -54,7 +54,8 @@ PROBLEMS = {
 NAMES = [name for name, spec in samplers.REGISTRY.items() if "transport" not in spec.needs]
 
 # Steps a kept draw, in units of the number of sites for kernels that change one site a step.
-PER_SITE = {"gibbs": 1.0, "metropolised_gibbs": 1.0, "slice_gibbs": 0.1, "block_gibbs": 0.5, "pair_gibbs": 0.5, "swap": 1.0, "hamming_ball": 0.3,
+PER_SITE = {"gibbs": 1.0, "metropolised_gibbs": 1.0, "slice_gibbs": 0.1, "block_gibbs": 0.5, "hamming_ball": 0.3,
+            "pair_gibbs": 0.5, "swap": 1.0,
             "locally_balanced": 1.0, "gibbs_with_gradients": 2.0, "metropolis": 3.0, "integer_metropolis": 2.0,
             "discrete_langevin": 1.0, "path_auxiliary": 1.0, "dlmc": 1.0, "any_scale": 1.0}  # fmt: skip
 THIN = {"zanella": 4, "tabu": 4, "discontinuous_hmc": 3, "gaussian_integral_hmc": 2}
