@@ -28,7 +28,7 @@ BRIEF_ON_CPU = {"xla_backend_optimization_level": 1}
 
 OPTIONS = {"plain": None, "quick": QUICK_ON_GPU, "brief": BRIEF_ON_CPU}
 
-MOST_GROUPS = 4  # targets whose compiled code is kept; each holds 500 memory maps and 25 MiB, or ten times that
+MOST_GROUPS = 8  # targets whose compiled code is kept; each holds 500 memory maps and 25 MiB, or ten times that
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000  # Linux allows a process 65,530, and LLVM ends it without a word beyond that
 
