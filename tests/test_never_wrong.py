@@ -21,7 +21,7 @@ import terrazzo as tz
 from fooling_targets import cases
 from terrazzo import execution, precision
 from terrazzo.diagnostics import LogZ, mcse
-from terrazzo.errors import StartError
+from terrazzo.errors import OptionError, StartError
 from terrazzo.progress import Progress
 from terrazzo.warmup import Budget, agreement, census
 from terrazzo.warmup.agreement import settle_evidence
@@ -279,6 +279,29 @@ def test_a_plan_repeats_a_run(planned, monkeypatch):
     assert (again.theta == planned.theta).all()
     assert (again.log_prob == planned.log_prob).all()
     assert [c.name for c in again.checks()] == [c.name for c in planned.checks()]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"log_prob": lambda t: 0.1 * chain(t)}, "target's"),
+        ({"chains": 2}, "chains"),
+        ({"plan": 3}, "plan"),
+        ({"sampler": "gibbs", "exploration": False}, "plan"),
+    ],
+)
+def test_a_plan_of_another_run_is_refused(planned, changed, words):
+    given = {**SMALL, "log_prob": chain, "plan": planned.plan, **changed}
+    with pytest.raises(OptionError, match=words):
+        tz.sample(given.pop("log_prob"), tz.binary(8), seed=3, **given)
+
+
+def test_a_plan_comes_back_from_a_file(planned, tmp_path):
+    stored = tz.Result.load(planned.save(tmp_path / "run.tz"))
+    again = tz.sample(chain, tz.binary(8), seed=3, plan=stored.plan, **SMALL)
+    assert (again.theta == planned.theta).all()
+    assert str(stored.verdict) == str(planned.verdict)
+    assert stored.log_z_verdict == planned.log_z_verdict
 
 
 def test_too_short_an_exploration_leaves_a_run_unchecked():

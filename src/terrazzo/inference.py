@@ -141,6 +141,8 @@ def sample(
         raise OptionError("training['objective']", "is set by the exploration's draws", "or say exploration=False")
     if keep_latent and not sampler.startswith("latent"):
         raise OptionError("keep_latent", f"the sampler {sampler!r} has no latent state", "leave it out")
+    if plan is not None and spec is not None and explores is None:
+        raise OptionError("plan", f"belongs to runs that explore, and {sampler!r} does not", "the same seed repeats it")
     budget = Budget(seconds=max_seconds, evaluations=max_evaluations)
     interruption = Interruption()
     reporter = Progress(progress, on_update=interruption.check)
@@ -216,7 +218,9 @@ def _run(
         _try_factory(spec, target, chosen, options)
     chains = given.settings["chains"]
     starts = None if given.init is None else _checked_starts(given.init, target, chains)
-    identity = {**target_identity(target), "chains": chains, "precision": str(jnp.result_type(float))}
+    identity = {
+        **target_identity(target), "chains": chains, "sampler": given.sampler, "precision": str(jnp.result_type(float)),
+    }  # fmt: skip
     plan = None if given.plan is None else _checked_plan(given.plan, identity)
     settings = Settings(
         sampler=given.sampler, training=given.training, exploration=given.explores, may_restart=may_restart,
