@@ -219,7 +219,7 @@ def test_a_full_disk_does_not_end_the_run(target, reference, monkeypatch, tmp_pa
         result = tz.sample(target, seed=3, sampler="latent_pcn", checkpoint=tmp_path / "run", **TINY)
     assert same(reference, result)
     assert "No space left" in result.provenance["checkpoint_error"]
-    failed = next(check for check in result.checks() if check.name == "checkpoint written")
+    failed = next(check for check in result.checks() if check.name == "checkpoints written")
     assert not failed.passed
     assert not failed.is_decisive
 
