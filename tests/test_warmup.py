@@ -1,5 +1,6 @@
 """The default sampler: its pipeline, its choices, its budgets, and above all whether it notices a lost mode."""
 
+import importlib
 import os
 import time
 from types import SimpleNamespace
@@ -566,8 +567,9 @@ def verdict_of(case, transport, seed):
     return tz.sample(case.target, seed=seed, transport=transport, progress="off", **options).verdict
 
 
-def test_lost_modes_are_noticed_and_healthy_runs_trusted():
+def test_lost_modes_are_noticed_and_healthy_runs_trusted(monkeypatch):
     """20 transports that know a part of 2 to 8 modes (each at least 5 % of the mass), and 20 that know all of them."""
+    monkeypatch.setattr(importlib.import_module("terrazzo.warmup.hunt"), "SECONDS", 0.2)  # forty hunts
     noticed, trusted = [], []
     for seed in range(20):
         case = Case(seed)
