@@ -136,7 +136,7 @@ def test_exploration_keeps_to_its_seconds(target):
     budget = Budget(seconds=1e-3)
     with Progress("off") as progress:
         found = explore(jax.random.key(0), target, budget=budget, progress=progress)
-    assert FEWEST <= found.theta.shape[1] < BLOCK
+    assert FEWEST - FEWEST // 3 <= found.theta.shape[1] < BLOCK
     assert found.kept_rounds == found.theta.shape[1]
     assert 0 < found.num_apart < found.theta.shape[1]
 
@@ -199,7 +199,7 @@ def test_gradients_of_linear_algebra_come_with_a_warning(monkeypatch):
 
 def test_a_transport_that_cannot_pay_is_given_up(target, monkeypatch):
     """With a rival that nothing beats, and a divergence that says jumps are never accepted."""
-    monkeypatch.setattr(learning, "ENOUGH_IS_ESS", 2.0)
+    monkeypatch.setattr(learning, "ENOUGH_IS_ESS", 1.0)
     monkeypatch.setattr(learning, "can_pay", lambda checks, rival, **costs: len(checks) < 3)
     options = {name: value for name, value in SMALL.items() if name != "training"}
     found = tz.sample(target, seed=1, **options)
@@ -376,7 +376,7 @@ def test_too_few_rounds_give_no_log_z(target, monkeypatch):
         jax.random.key(0), target, budget=Budget(evaluations=count), progress=Progress("off"), max_rounds=100
     )
     few = explored(1)
-    assert few.log_prob.shape[1] == FEWEST < FEWEST_KEPT  # not what a chunk happened to hold
+    assert few.log_prob.shape[1] == FEWEST - FEWEST // 3 < FEWEST_KEPT  # not what a chunk happened to hold
     assert few.evidence is None
     assert explored(10**9).evidence is not None
     monkeypatch.setattr(exploration_module, "FEWEST_KEPT", 0)  # the mutant: without the rule there would be one

@@ -26,7 +26,6 @@ from terrazzo.diagnostics.coverage import MARGIN, disagreement, evidence_gap, is
 from terrazzo.interactions import evaluate
 from terrazzo.targets import Target
 from terrazzo.transports import posterior_log_weights
-from terrazzo.warmup.exploration import BLOCK
 from terrazzo.warmup.hunt import Mode, features, modes_apart
 from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, set_apart, thinned
 
@@ -34,6 +33,7 @@ from terrazzo.warmup.pipeline import MAX_WEIGHED, Plan, set_apart, thinned
 MAX_COMPARED, MAX_DRAWS = 2**24, 2**18
 MAX_START_R_HAT = 1.02
 MAX_EXPLORED_R_HAT = 1.1
+FEWEST_DRAWS = 64.0  # of each ladder, kept: fewer look independent by chance (nine did)
 MAX_SHARE_BEYOND = 0.02
 ALPHA = 1e-4  # chance of a false alarm of each comparison with the tempered draws
 MIN_POINT_SHARE = 0.98
@@ -100,14 +100,14 @@ class Agreement:
     def is_settled(self) -> bool:
         """Whether the exploration was long enough, and its ladders agree."""
         found = self.plan.explored
-        return found is not None and found.log_prob.shape[1] >= BLOCK and found.r_hat <= MAX_EXPLORED_R_HAT
+        return found is not None and found.log_prob.shape[1] >= FEWEST_DRAWS and found.r_hat <= MAX_EXPLORED_R_HAT
 
     # ---- the checks
 
     def _exploration(self) -> Iterator[Check]:
         explored = self.plan.explored
         kept = 0.0 if explored is None else float(explored.log_prob.shape[1])
-        yield Check("draws of the exploration", kept, float(BLOCK), kept >= BLOCK, LONGER, UNCHECKED)
+        yield Check("draws of the exploration", kept, FEWEST_DRAWS, kept >= FEWEST_DRAWS, LONGER, UNCHECKED)
         if explored is not None:
             is_fine = explored.r_hat <= MAX_EXPLORED_R_HAT
             name = "R-hat of the exploration"

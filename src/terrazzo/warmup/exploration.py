@@ -292,7 +292,8 @@ def explore(
     thins: list[int] = []
     while sum(thins) * BLOCK < most:
         thins.append(2 ** (max(0, len(blocks) - EVEN_BLOCKS + 2) // 2))
-        blocks.append(ladders.draw(len(blocks) * BLOCK, BLOCK, thins[-1]))
+        left = most - sum(thins[:-1]) * BLOCK
+        blocks.append(ladders.draw(len(blocks) * BLOCK, min(BLOCK, -(-left // thins[-1])), thins[-1]))
         budget.spend_evaluations("exploration", int(blocks[-1]["num_evaluations"].sum(dtype=np.int64)))
         kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
         joined = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}

@@ -409,7 +409,8 @@ class Trial:
             for part in (early, rows):
                 self.budget.spend_evaluations(self.phase, int(part["num_evaluations"].sum(dtype=np.int64)))
             value = cautious_ess(rows["theta"], rows["log_prob"])
-            if factor != LONGER_STRETCH and thin > 1 and value >= SATURATED * rows["log_prob"].size:
+            plain = least_ess(rows["theta"], rows["log_prob"])
+            if factor != LONGER_STRETCH and thin > 1 and plain >= SATURATED * rows["log_prob"].size:
                 factor = SHORTER_STRETCH
             elif factor == SHORTER_STRETCH or thin == most or value >= CLEAR * self.num_chains:
                 break
@@ -422,7 +423,7 @@ class Trial:
         centred = least_ess(rows["theta"], rows["log_prob"], is_centred=True)
         time_taken = count * thin * seconds
         acceptance = float(rows["acceptance_rate"].mean())
-        gap, worth, agreement = self.num_chains * count * thin / max(value, 1.0), value / time_taken, MET
+        gap, worth, agreement = self.num_chains * count * thin / max(plain, 1.0), value / time_taken, MET
         if not self._have_met(value):
             gap = 2 * thin * relaxation(rows["theta"], rows["log_prob"])
             left = self.budget.total_seconds_left
