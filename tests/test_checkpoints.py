@@ -326,8 +326,8 @@ LAST = ("burn-in", "looking elsewhere", "sampling", "comparing with the explorat
     ("sampler", "kills"),
     [
         ("hybrid", [("exploring", 0), ("exploring", 1), ("exploring", 2), *((phase, 0) for phase in LEARNING),
-                    (LEARNING[0], 1), (LEARNING[1], 1), ("burn-in", 0), ("burn-in", 1), ("sampling", 0),
-                    ("sampling", 1), ("sampling", 2), (LAST[1], 0), (LAST[3], 0)]),
+                    (LEARNING[0], 1), (LEARNING[1], 1), ("burn-in", 0), ("burn-in", 1), (LAST[1], 0), ("sampling", 0),
+                    ("sampling", 1), ("sampling", 2), (LAST[3], 0)]),
         ("auto", [("exploring", 1), *((phase, 0) for phase in (*TRYING, *LEARNING[:1], *LAST))]),
     ],
 )  # fmt: skip
