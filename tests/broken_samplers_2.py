@@ -39,6 +39,7 @@ MUTANTS = {
     "parallel_tempering: swap ratio inverted": (TEMPERING, "jnp.diff(betas) * (log_probs[:-1] - log_probs[1:])", "jnp.diff(betas) * (log_probs[1:] - log_probs[:-1])"),
     "parallel_tempering: log pi stays behind at a swap": (TEMPERING, "positions, log_probs = positions[order], log_probs[order]", "positions = positions[order]"),
     "parallel_tempering: overlapping swaps": (TEMPERING, "is_swapped = is_tried & ", "is_swapped = "),
+    "softened tempering: the impossible reaches the cold end": (TEMPERING, "positions[-2])) > -jnp.inf", "positions[-2])) >= -jnp.inf"),
     "parallel_tempering: tempered log pi in the swap": (TEMPERING, "replicas.log_prob / betas)", "replicas.log_prob)"),
     "smc: the volume of the space forgotten": (SMC, "log_states + jnp.log(share)", "jnp.log(share)"),
     "smc: impossible starts not counted": (SMC, "log_states + jnp.log(share)", "log_states"),

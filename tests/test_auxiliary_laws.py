@@ -307,12 +307,19 @@ def test_other_targets_are_refused():
 BETAS = (0.0, 0.4, 1.0)
 
 
-def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1):
+def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1, is_soft=False):
     """One round from exact starts at every temperature: the joint law of all replicas must stay."""
     four = small_target("binary", seed, num_impossible=1 if parity else 0)
     target = tz.Target(lambda t: four.log_prob(jnp.concatenate([t, t[:1]])), tz.binary(3), probe=False)
+    if is_soft:  # three of eight are impossible, by one or two violated constraints
+        plain = target.log_prob_fn
+        broken = lambda t: (t[0] & t[1]) + (t[1] & t[2])
+        cut = lambda t: jnp.where(broken(t) > 0, -jnp.inf, plain(t))
+        target = tz.Target(cut, tz.binary(3), penalty=broken, probe=False).softened(-1.0)
     log_pi = log_table(target)
-    laws = [stationary(np.where(np.isinf(log_pi), log_pi, b * log_pi)) for b in BETAS]
+    soft = np.asarray(jax.vmap(target.soft_log_prob)(jnp.asarray(target.space.enumerate())))
+    below = [stationary(np.where(np.isinf(soft), soft, b * soft)) for b in BETAS[:-1]]
+    laws = [*below, stationary(log_pi)]
     rng = np.random.default_rng(seed)
     starts = np.stack([rng.choice(len(p), num_draws, p=p) for p in laws], axis=1)
     states = jnp.asarray(target.space.enumerate())
@@ -323,7 +330,8 @@ def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1
         def one(start, key):
             positions = states[start]
             state = sampler.init(positions[-1], key)
-            log_probs = jax.vmap(target.log_prob)(positions)
+            below = jax.vmap(target.soft_log_prob)(positions[:-1])
+            log_probs = jnp.concatenate([below, target.log_prob(positions[-1])[None]])
             state = state._replace(positions=positions, log_probs=log_probs, parity=jnp.asarray(parity, jnp.int32))
             new, _ = sampler.step(jax.random.fold_in(key, 1), state)
             return target.space.index(new.positions), new.log_prob - target.log_prob(new.position)
@@ -336,6 +344,12 @@ def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1
     joint = np.einsum("a,b,c->abc", *laws).ravel()
     cells = np.ravel_multi_index(np.asarray(ends).T, (len(log_pi),) * 3)
     return chi_square(np.bincount(cells, minlength=joint.size), joint)
+
+
+@pytest.mark.parametrize("parity", [0, 1])
+def test_softened_tempering_is_invariant(parity):
+    """Hot replicas pass through impossible configurations; the cold one never has them."""
+    assert tempering_law(tempering, parity=parity, is_soft=True) > ALPHA
 
 
 @pytest.mark.parametrize("parity", [0, 1])
@@ -455,6 +469,7 @@ LAWS = {
     "gaussian_integral_hmc": lambda m: integral_law(m) <= ALPHA,
     "swendsen_wang": lambda m: cluster_gap(m) > 1e-6,
     "parallel_tempering": lambda m: tempering_law(m, parity=1, num_draws=100_000) <= ALPHA,
+    "softened tempering": lambda m: tempering_law(m, parity=1, num_draws=100_000, is_soft=True) <= ALPHA,
     "smc": lambda m: smc_misses(m, EVIDENCE_TARGETS[2:3]) > stats.t.isf(ALPHA / 20, 15),
 }
 

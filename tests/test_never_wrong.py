@@ -173,6 +173,22 @@ def test_a_constant_that_should_change_is_noticed(monkeypatch):
     assert check.passed
 
 
+def test_a_softened_ladder_crosses_what_is_impossible():
+    """Blocks of six bits that must agree: no single site, pair or small block can change, but hot replicas pass."""
+    blocks = lambda t: t.reshape(2, 6).sum(axis=1)
+    penalty = lambda t: jnp.minimum(blocks(t), 6 - blocks(t)).sum()
+    fields = jnp.array([1.0, -0.5])
+    log_prob = lambda t: jnp.where(penalty(t) == 0, (fields * (blocks(t) == 6).astype(float)).sum(), -jnp.inf)
+    target = tz.Target(log_prob, tz.binary(12), penalty=penalty)
+    options = {"chains": 8, "draws": 800, "exploration": {"max_rounds": 400}, "transport": False, "progress": "off"}
+    found = tz.sample(target, seed=0, **options)
+    exact = 1 / (1 + np.exp(-np.asarray(fields)))
+    seen = found.theta.reshape(8, 800, 2, 6).all(axis=-1).astype(float)
+    wrong = np.abs(seen.mean(axis=(0, 1)) - exact) > 5 * np.asarray(mcse(seen)) + 0.01
+    assert not wrong.any(), found.diagnose()
+    assert found.provenance["chosen"] == "parallel_tempering"
+
+
 # ---- log Z
 
 

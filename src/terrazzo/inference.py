@@ -36,6 +36,7 @@ WARMUP, PLANNED_WARMUP = 500, 100
 LARGEST_LEARNED = {"cpu": 128, "accelerator": 256}  # coordinates up to which a transport is learned by default
 LEAST_SECONDS = 90.0  # of a whole run, below which there is no time to compile and train a transport
 EXPLORATION = ("num_ladders", "max_rounds")
+SOFT_STARTS = 16  # whose median log pi is what impossible configurations count as, before their penalty
 PRECISIONS = ("auto", "float32", "float64")
 NO_LIMIT = "leave it out for no limit"
 PEAK = 1.5  # memory of a run, in the size of its draws
@@ -201,6 +202,9 @@ def _run(
 ) -> Result:
     """Checks what needs the target, and runs."""
     spec, options = given.spec, given.options
+    if target.can_be_soft:
+        theta = target.possible_starts(jax.random.key(0), SOFT_STARTS)
+        target = target.softened(float(np.median(np.asarray(_log_probs(target, theta)))))
     size = _checked_size(target, given.settings["chains"], given.settings["draws"], given.settings["keep_latent"])
     progress.update(0, size=size)
     if spec is not None and spec.check is not None:

@@ -26,6 +26,7 @@ from terrazzo.user_code import described, place_of
 
 NUM_PROBES = 6
 MAX_REDRAWS = 100
+SOFTNESS = 4.0  # nats for each violated constraint, at beta = 1
 POSSIBLE_TRIES, POSSIBLE_SECONDS = 2**15, 0.5  # for configurations that hints are checked at
 
 
@@ -142,6 +143,7 @@ class Target(eqx.Module):
     vectorized: bool = eqx.field(static=True)
     has_gradient: bool = eqx.field(static=True)
     inverse_temperature: Any
+    soft_level: Any
 
     def __init__(
         self,
@@ -179,6 +181,7 @@ class Target(eqx.Module):
         self.vectorized = arguments.flag("vectorized", vectorized)
         self.has_gradient = False
         self.inverse_temperature = None
+        self.soft_level = None
         probe = arguments.flag("probe", probe)
         if probe and not self.is_blackbox:
             _probe_shape(self)
@@ -196,15 +199,20 @@ class Target(eqx.Module):
         if not self.is_blackbox:
             single = _single(self.log_prob_fn) if self.vectorized else self.log_prob_fn
             found = traced(single, jax.eval_shape(self.space.unflatten, theta))
+            example = jax.eval_shape(self.space.unflatten, theta)
             if found is not single:
+                if self.penalty_fn is not None:
+                    self.penalty_fn = _single(self.penalty_fn) if self.vectorized else self.penalty_fn
                 self.log_prob_fn, self.vectorized = found, False
+            if not self.vectorized:
+                self.penalty_fn = traced(self.penalty_fn, example)
         self.site_logits_fn = traced(self.site_logits_fn, theta, one)
         self.one_hot_fn = traced(self.one_hot_fn, jax.ShapeDtypeStruct((dim, size), jnp.result_type(float)))
 
     @property
     def compilation_group(self) -> Any:
         """What compiled code depends on: the computation, and the shapes of its data."""
-        parts = (self.log_prob_fn, self.site_logits_fn, self.running, self.one_hot_fn)
+        parts = (self.log_prob_fn, self.site_logits_fn, self.running, self.one_hot_fn, self.penalty_fn)
         arrays, rest = eqx.partition(parts, eqx.is_array)
         shapes = tuple((x.shape, str(x.dtype)) for x in jax.tree.leaves(arrays))
         leaves, tree = jax.tree.flatten(rest)
@@ -234,7 +242,32 @@ class Target(eqx.Module):
             )
         else:
             value = self._traced(theta)
-        return self._tempered(jnp.where(jnp.isnan(value), jnp.inf, value))
+        value = jnp.where(jnp.isnan(value), jnp.inf, value)
+        if self.soft_level is not None and self.inverse_temperature is not None:
+            value = jnp.where(self.inverse_temperature == 1, value, self._softened(theta, value))
+        return self._tempered(value)
+
+    def softened(self, level: float) -> "Target":
+        """The target whose tempered forms below beta = 1 let chains pass through impossible configurations.
+
+        There log pi counts as `level` less 4 nats for each violated constraint. At beta = 1 nothing changes.
+        """
+        value = jnp.asarray(level, jnp.result_type(float))
+        return eqx.tree_at(lambda t: t.soft_level, self, value, is_leaf=lambda x: x is None)
+
+    @property
+    def can_be_soft(self) -> bool:
+        """Whether there is a penalty that compiled code can use, and no hint that knows nothing of it."""
+        has_hints = self.has_cheap_neighbours or self.colours is not None
+        return self.penalty_fn is not None and not isinstance(self.penalty_fn, BlackBox) and not has_hints
+
+    def soft_log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        """What replicas below beta = 1 temper: log pi, or its softened form."""
+        value = self.log_prob(theta)
+        return value if self.soft_level is None else self._softened(theta, value)
+
+    def _softened(self, theta: Array, value: Array) -> Array:
+        return jnp.where(value == -jnp.inf, self.soft_level - SOFTNESS * self.penalty(theta), value)
 
     def tempered(self, inverse_temperature: Any) -> "Target":
         """The target pi^beta, with beta = `inverse_temperature` (may be traced); impossible stays impossible at 0.

@@ -97,8 +97,8 @@ def log_num_possible(key: Array, target: Target) -> tuple[float, float]:
 
 
 def ladder_evidence(key: Array, target: Target, log_probs: np.ndarray, betas: np.ndarray) -> LogZ | None:
-    """Log Z from all replicas, (chain, draw, replica); None unless the ladder begins at beta = 0."""
-    if float(betas[0]) != 0:
+    """Log Z from all replicas, (chain, draw, replica); None unless the ladder begins at beta = 0; none if softened."""
+    if float(betas[0]) != 0 or target.soft_level is not None:
         return None
     log_z0, error = log_num_possible(key, target)
     evidence = stepping_stones(log_probs, betas, log_z0)

@@ -234,13 +234,17 @@ def parallel_tempering(
         positions = replicas.position
         is_hot = betas == 0  # there beta log pi says nothing: evaluate; only the first can be
         log_probs = jnp.where(jnp.isinf(replicas.log_prob), replicas.log_prob, replicas.log_prob / betas)
-        log_probs = jnp.where(is_hot, target.log_prob(after(replicas.log_prob[0], positions[0])), log_probs)
+        log_probs = jnp.where(is_hot, target.soft_log_prob(after(replicas.log_prob[0], positions[0])), log_probs)
         log_rates = log_swap(betas, log_probs)
+        if target.soft_level is not None:  # what is impossible may not reach the cold end
+            is_possible = target.log_prob(after(replicas.log_prob[0], positions[-2])) > -jnp.inf
+            log_rates = log_rates.at[-1].set(jnp.where(is_possible, log_rates[-1], -jnp.inf))
         is_tried = jnp.arange(num_replicas - 1, dtype=jnp.int32) % 2 == state.parity
         is_swapped = is_tried & randomness.bernoulli_rows(swap_key, log_rates)
         order = swapped_order(is_swapped)
         positions, log_probs = positions[order], log_probs[order]
         num_evaluations = counts.sum() + 1 + (0 if isinstance(replicas, State) else num_replicas)
+        num_evaluations = num_evaluations + (0 if target.soft_level is None else 1)
         new = TemperingState(positions[-1], log_probs[-1], positions, log_probs, 1 - state.parity)
         return new, TemperingInfo(rates[-1], moved[-1], num_evaluations.astype(jnp.int32), jnp.exp(log_rates))
 
