@@ -111,7 +111,7 @@ def _wide(x: Any) -> Any:
 
 def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     env: dict[Any, Any] = {}
-    read = lambda v: _wide(np.asarray(v.val, v.aval.dtype)) if isinstance(v, Literal) else env[v]
+    read = lambda v: _wide(jnp.asarray(v.val)) if isinstance(v, Literal) else env[v]
     env.update(zip(jaxpr.constvars, map(_wide, consts), strict=True))
     env.update(zip(jaxpr.invars, map(_wide, args), strict=True))
     for equation in jaxpr.eqns:

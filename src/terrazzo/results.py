@@ -312,7 +312,7 @@ class Result:
             "transport_config": None,
             "plan": None,
         }
-        blobs = {}
+        blobs: dict[str, bytes] = {}
         if self.plan is not None:
             header["plan"], parts, kept = self.plan.to_parts()
             arrays |= {f"{PLAN}{name}": array for name, array in parts.items()}

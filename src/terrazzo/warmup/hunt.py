@@ -107,7 +107,8 @@ def _starts(key: Array, rng: np.random.Generator, target: Target, draws: np.ndar
 def _merged(theta: np.ndarray, log_prob: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Different optima, best first: of those that differ in few coordinates, the best."""
     least = max(1, int(APART * theta.shape[1]))
-    left, kept = np.where(np.isfinite(log_prob), log_prob, -np.inf), []
+    left = np.where(np.isfinite(log_prob), log_prob, -np.inf)
+    kept: list[int] = []
     while len(kept) < MOST_KEPT and left.max(initial=-np.inf) > -np.inf:
         best = int(np.argmax(left))
         kept.append(best)
