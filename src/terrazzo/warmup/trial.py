@@ -136,6 +136,7 @@ class Trial:
         self.seconds = max(TRIAL_SECONDS, TRIAL_SHARE * (budget.seconds or 0.0))
         self.rows: list[Row] = []
         self.passed_over: set[str] = set()
+        self.note = ""
         self.done = 0
 
     def compile_ahead(self) -> Iterator[None]:
@@ -217,7 +218,7 @@ class Trial:
 
     def choice(self, *, note: str = "") -> Choice:
         """The best of what was tried, and why; `note` says what became of a transport that was not tried."""
-        best = self._best()
+        best, self.note = self._best(), note
         return Choice(best, self.rows, "; ".join(filter(None, (self._reason(best), note))))
 
     def begin_again(self, starts: np.ndarray) -> None:
@@ -236,7 +237,8 @@ class Trial:
         if not left:
             return None
         best = max(left, key=lambda row: row.worth)
-        return Choice(best, self.rows, f"{self._reason(best)}; the first choice did not keep its promise")
+        parts = (self._reason(best), self.note, "the first choice did not keep its promise")
+        return Choice(best, self.rows, "; ".join(filter(None, parts)))
 
     @property
     def is_spent(self) -> bool:
