@@ -236,6 +236,8 @@ def test_float32_that_cannot_resolve_log_pi_is_left():
     with jax.enable_x64(False):
         right = tz.sample(offset, tz.binary(5), seed=0, sampler="gibbs", progress="off")
         wrong = tz.sample(offset, tz.binary(5), seed=0, sampler="gibbs", precision="float32", progress="off")
+        counted = tz.sample(offset, tz.binary(5), seed=0, precision="float32", progress="off")
+    assert counted.verdict.grade == "not trusted"  # every configuration was seen, but not told apart
     assert abs(right.theta.mean() - exact) < 0.03
     assert wrong.verdict.grade == "not trusted"
     assert "rounding" in str(wrong.verdict)

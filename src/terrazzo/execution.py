@@ -197,6 +197,7 @@ class Run:
         s, space = self.settings, self.target.space
         numbers = census.draw(s.seed, s.chains, s.draws)
         theta = np.stack(np.unravel_index(numbers, space.sizes), axis=-1).astype(space.dtype)
+        self._check_precision(theta)
         stats = {
             "log_prob": census.log_prob[numbers],
             "acceptance_rate": np.ones(numbers.shape),
@@ -213,7 +214,10 @@ class Run:
             evidence_estimates={"exact": evidence},
             log_z_verdict=Verdict(EXACT, "the sum over all configurations"),
             provenance=self._described({}, {}, 1, {"chosen": "exact", "warm-up": {"choice": choice}}, {}),
-            extra_checks=(Check(ENUMERATED, number, number, True, "", is_independent=True),),
+            extra_checks=(
+                Check(ENUMERATED, number, number, True, "", is_independent=True),
+                self._precision_check(theta, stats["log_prob"]),
+            ),
         )
 
     # ---- with a plan
@@ -543,7 +547,7 @@ class Run:
         error, grade = rounding(self.target, _flat(theta)), NOT_TRUSTED
         if np.isnan(error):  # nothing to compare with: what rounding alone can do
             finite = np.abs(log_prob[np.isfinite(log_prob)])
-            error, grade = float(np.finfo(log_prob.dtype).eps * finite.max(initial=0.0)), UNCHECKED
+            error, grade = float(jnp.finfo(jnp.result_type(float)).eps * finite.max(initial=0.0)), UNCHECKED
         advice = "log pi is too large for its differences to be resolved: precision='float64', or subtract a constant"
         return Check("rounding of log pi (nats)", error, MAX_ROUNDING, error <= MAX_ROUNDING, advice, grade)
 
