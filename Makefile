@@ -1,10 +1,11 @@
 # Everything sets itself up: a virtual environment in .venv, with CPU JAX.
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test study lint types bench reproduce browser clean
+.PHONY: demo test study lint types bench reproduce browser wheel lowest clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
@@ -15,21 +16,17 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## the paper's first experiment, with a picture, in about a minute
 	$(BIN)/terrazzo demo
 
-test: export TERRAZZO_CACHE := off
-test: $(STAMP) lint  ## the test suite
-	$(BIN)/python -m pytest -n 2 tests/test_[a-h]*.py  # in parts: compiled code fills a process
-	$(BIN)/python -m pytest -n 2 tests/test_[i-s]*.py
-	$(BIN)/python -m pytest -n 2 tests/test_[t-z]*.py
-	$(BIN)/python -m pytest -n 2 --doctest-modules src/terrazzo  # as users run: float32, no type checks
+test: $(STAMP) lint types  ## the test suite and all doctests, with the slowest of them
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --doctest-modules tests src/terrazzo
 
 study: $(STAMP)  ## the long studies that `make test` leaves out
 	$(BIN)/python -m pytest -m slow
 
-lint: $(STAMP)
+lint: $(STAMP)  ## style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)
+types: $(STAMP)  ## static types
 	$(BIN)/mypy
 
 bench: $(STAMP)  ## timings, as ratios
@@ -42,7 +39,19 @@ reproduce: $(STAMP)  ## the paper's experiments on two CPU cores, in about 20 mi
 browser: $(STAMP)  ## Debian's Chromium (as root), and the report tested in it
 	apt-get update
 	apt-get install -y chromium
-	$(BIN)/python -m pytest tests/test_report_browser.py
+	$(BIN)/python -m pytest tests/test_report_browser.py tests/test_run_page.py
+
+wheel: $(STAMP)  ## the wheel and the source distribution, in dist, and an import of the wheel alone
+	rm -rf dist $(VENV)-wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd dist && ../$(VENV)-wheel/bin/terrazzo samplers
+	rm -rf $(VENV)-wheel
+
+lowest: $(STAMP)  ## the lowest versions that pyproject.toml admits, in .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$($(BIN)/python .github/lowest.py)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) dist

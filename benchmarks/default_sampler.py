@@ -105,6 +105,21 @@ def report(name, result, seconds, truth):
     print(json.dumps(row), flush=True)
 
 
+def sampler_of(options):
+    """The sampler that the command line describes."""
+    learned = {
+        "training": None if options.training is None else tz.Training(**options.training),
+        "exploration": None if options.max_rounds is None else tz.Exploration(max_rounds=options.max_rounds),
+        "transport": False if options.no_transport else None,
+    }
+    if options.transport_options is not None:
+        learned["transport"] = tz.autoregressive(**options.transport_options)
+    learned = {name: value for name, value in learned.items() if value is not None}
+    if options.sampler == "auto":
+        return tz.Auto(**learned)
+    return tz.samplers.get(options.sampler)(**learned, **options.sampler_options or {})
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("targets", nargs="+", choices=TARGETS)
@@ -127,10 +142,7 @@ def main():
             tick = time.perf_counter()
             result = tz.sample(
                 target, seed=0, chains=options.chains, draws=options.draws, thin=options.thin,
-                max_seconds=options.seconds, sampler=options.sampler, sampler_options=options.sampler_options,
-                training=options.training, transport=False if options.no_transport else None,
-                exploration=None if options.max_rounds is None else {"max_rounds": options.max_rounds},
-                transport_options=options.transport_options, progress=options.progress,
+                max_seconds=options.seconds, sampler=sampler_of(options), progress=options.progress,
             )  # fmt: skip
             report(name, result, time.perf_counter() - tick, truth)
 

@@ -14,7 +14,7 @@ import numpy as np
 import terrazzo as tz
 from terrazzo.diagnostics import ess, paper_ess
 from terrazzo.problems.logistic import load_standardised, logistic_target
-from terrazzo.samplers.tempered_runs import run_tempering
+from terrazzo.samplers.parts.ladder_evidence import run_tempering
 from terrazzo.transports import sample_transport
 
 
@@ -51,7 +51,7 @@ def main():
         target = logistic_target(*data_of(name, options.archive))
         space = target.space
         shape = {"num_blocks": options.blocks, **({"width": options.width} if options.width else {})}
-        transport = tz.autoregressive_transport(space, key=jax.random.key(0), **shape)
+        transport = tz.transports.autoregressive_transport(space, key=jax.random.key(0), **shape)
         tick = time.perf_counter()
         fitted = tz.fit(
             jax.random.key(1),
@@ -123,14 +123,11 @@ def main():
             result = tz.sample(
                 target,
                 seed=0,
-                sampler="hybrid",
-                sampler_options={"num_local": jnp.asarray(num_local)},
+                sampler=tz.samplers.hybrid(num_local=jnp.asarray(num_local), transport=transport, training=False),
                 chains=options.chains,
                 draws=options.draws,
                 thin=options.thin,
                 warmup=100,
-                transport=transport,
-                training=False,
                 progress="off",
             )
             seconds = time.perf_counter() - tick

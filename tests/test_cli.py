@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import terrazzo as tz
 from terrazzo import cli
-from terrazzo.demo import run_demo
+from terrazzo.paper.demo import run_demo
 from terrazzo.samplers import REGISTRY
 
 TINY = {
@@ -19,8 +19,10 @@ TINY = {
     "draws": 40,
     "warmup": 10,
     "thin": 1,
-    "training": {"num_steps": 20, "batch_size": 16},
-    "transport_options": {"architecture": "affine", "num_layers": 1, "width": 8, "context_width": 4},
+    "sampler": tz.samplers.latent_random_walk(
+        transport=tz.flow(architecture="affine", num_layers=1, width=8, context_width=4),
+        training=tz.Training(num_steps=20, batch_size=16),
+    ),
 }
 
 
@@ -69,7 +71,7 @@ def test_an_untrusted_result_exits_with_3(tmp_path):
     assert "NOT" in out.stdout
 
 
-def test_mistakes_are_a_line_and_exit_code_2(tmp_path):
+def test_errors_are_a_line_and_exit_code_1(tmp_path):
     """A file that is no result, in a process of its own: no traceback, nothing on stdout."""
     path = tmp_path / "not-a-result.tz"
     path.write_bytes(b"nonsense")
@@ -78,7 +80,7 @@ def test_mistakes_are_a_line_and_exit_code_2(tmp_path):
         [sys.executable, "-c", "from terrazzo.cli import main; main()", "diagnose", str(path)],
         capture_output=True, text=True, env=environment, timeout=120, check=False,
     )  # fmt: skip
-    assert out.returncode == 2
+    assert out.returncode == 1
     assert out.stdout == ""
     assert out.stderr.startswith("error: ")
     assert "Traceback" not in out.stderr
@@ -101,11 +103,25 @@ def test_demo_compares_with_the_exact_law(tmp_path):
 
 
 def test_demo_command_prints_the_report(tmp_path, monkeypatch):
-    import terrazzo.demo
+    import terrazzo.paper.demo
 
     report = run_demo(tmp_path, seed=1, progress="off", **TINY)
-    monkeypatch.setattr(terrazzo.demo, "run_demo", lambda *args, **options: report)
+    monkeypatch.setattr(terrazzo.paper.demo, "run_demo", lambda *args, **options: report)
     out = run("demo", "--out", str(tmp_path), "--progress", "off")
     assert out.exit_code == 0
     for words in ("total variation", "verdict: ", "log Z", str(report.figure), "exact share"):
         assert words in out.stdout
+
+
+def test_explain_reads_a_target_of_a_module(tmp_path, monkeypatch):
+    (tmp_path / "models_to_explain.py").write_text(
+        "import terrazzo as tz\nnumber = 3\n"
+        "chain = tz.Target(lambda t: 0.5 * (t[1:] * t[:-1]).sum().astype(float), tz.binary(30))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    out = run("explain", "models_to_explain:chain")
+    assert out.exit_code == 0
+    assert "29 terms on at most 2 sites" in out.stdout
+    assert "exact answers by elimination" in out.stdout
+    for wrong in ("models_to_explain:number", "models_to_explain:other", "no_such_models:chain", "chain", ":"):
+        assert isinstance(run("explain", wrong).exception, tz.errors.TargetError)

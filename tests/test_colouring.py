@@ -14,7 +14,7 @@ from scripted import stationary, transition_matrices
 from small_targets import log_table
 from terrazzo import samplers
 from terrazzo.errors import UnsupportedError
-from terrazzo.samplers.colouring import find_colours, greedy_colours, verify_colours
+from terrazzo.samplers.parts.colouring import find_colours, greedy_colours, verify_colours
 
 SPACE = tz.Space(a=tz.binary(), b=tz.categorical(3), c=tz.integers(-1, 2))
 
@@ -100,10 +100,10 @@ def test_colours_that_share_interacting_sites_are_refused():
     assert verify_colours(target, (0, 1, 0))
     assert not verify_colours(target, (0, 0, 1))
     with pytest.raises(UnsupportedError, match="sites 0 and 1 share colour 0 but interact"):
-        samplers.coloured_gibbs(target, colours=(0, 0, 1))
+        samplers.coloured_gibbs.factory(target, colours=(0, 0, 1))
     wrong = tz.Target(lambda t: real(t)[0] * real(t)[1], tz.binary(2), colours=[0, 0], probe=False)
     with pytest.raises(UnsupportedError, match="sites 0 and 1"):
-        samplers.coloured_gibbs(wrong)
+        samplers.coloured_gibbs.factory(wrong)
 
 
 def test_greedy_colours_are_proper():

@@ -147,6 +147,14 @@ def test_importance_summary():
             diagnostics.importance_summary(bad)
 
 
+@pytest.mark.parametrize("num", [26, 300, 20_000])
+def test_pareto_k_is_that_of_arviz(num):
+    rng = np.random.default_rng(num)
+    for log_weights in (rng.normal(0, 2, num), np.log(rng.pareto(0.8, num)), np.log(rng.gamma(5.0, size=num)) - 3000):
+        theirs = array_stats.psislw(-log_weights)[1]
+        assert diagnostics.evidence.pareto_k(log_weights) == pytest.approx(float(theirs), abs=1e-6)
+
+
 def test_standard_error_covers():
     """The delta-method error has the right size: 400 estimates, chi-square of their standardised spread (1e-6)."""
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The laws of DESIGN section 5 for every registered discrete sampler, which it gets by being registered.
+"""The laws of docs/theory.md, section 5 for every registered discrete sampler, which it gets by being registered.
 
 (i) exact invariance, from the exact transition matrix; (ii) sampled steps follow that matrix; (iii) irreducibility;
 (iv) evaluations are counted truly; (v) kernels compile and batch without host callbacks. False-alarm rate of each
@@ -16,13 +16,13 @@ from scipy import stats
 from scipy.linalg import expm
 
 import terrazzo as tz
-from broken_samplers import MUTANTS
+from mutants.discrete_kernels import MUTANTS
 from scripted import quick_jit, stationary, transition_matrices
 from small_targets import SPACES, draw, log_table, small_target, stacked_targets, suitable
 from terrazzo import samplers
 from terrazzo.errors import OptionError, UnsupportedError
-from terrazzo.samplers.any_scale import curvature_of
-from terrazzo.samplers.balancing import balancing_function
+from terrazzo.samplers.kernels.any_scale import curvature_of
+from terrazzo.samplers.parts.balancing import balancing_function
 
 ALPHA = 1e-6
 OWN_LAWS = {"parallel_tempering"}  # its state is a whole ladder: see test_auxiliary_laws.py, also for pairwise targets
@@ -98,13 +98,18 @@ _PREPARED, _MATRICES = {}, {}
 
 
 def maker(name, options, target):
-    """`target -> sampler`, with what must be found on the host found beforehand, once."""
+    """`target -> sampler`, with what must be found on the host found beforehand, once.
+
+    Conditionals that are read from one target are those of its own data, not of the targets that are put in its place:
+    kernels with them have their laws in test_structured_running.py and test_structured_sweeps.py.
+    """
     spec = SPECS[name]
     if spec.prepare is None:
         return partial(spec.factory, **options)
     case = (name, freeze(options), id(target))
     if case not in _PREPARED:
-        _PREPARED[case] = (target, spec.prepare(target, **options))  # keeps the target, and so its id, alive
+        found = {key: value for key, value in spec.prepare(target, **options).items() if key != "conditionals"}
+        _PREPARED[case] = (target, found)  # keeps the target, and so its id, alive
     return partial(spec.factory, **_PREPARED[case][1])
 
 
@@ -224,7 +229,7 @@ def test_zanella_follows_its_generator(balancing):
             if (x != y).sum() == 1:
                 Q[i, j] = np.exp(log_g(jnp.asarray(log_prob[j] - log_prob[i])))
     Q -= np.diag(Q.sum(axis=1))
-    make = partial(samplers.zanella, duration=0.7, balancing=balancing)
+    make = partial(samplers.zanella.factory, duration=0.7, balancing=balancing)
     num_draws = 4000
     ends = one_steps(make, target, np.repeat(states, num_draws, axis=0), jax.random.key(3))
     counts = np.zeros_like(Q)
@@ -405,15 +410,15 @@ def test_tuning_ends_in_usable_parameters(name):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_mutants_are_caught(mutant):
-    space = suitable(SPECS[mutant.sampler])
+    space = suitable(SPECS[mutant.law])
     target, stacked = pattern(space)
     pi = probabilities(space)[:3]
     options = {
         key: STEEP if isinstance(value, str) and value == "steep" else value for key, value in mutant.options.items()
     }
     with mutant.planted():
-        make = maker(mutant.sampler, options, target)
-        if mutant.sampler in CONTINUOUS or mutant.is_sampled:
+        make = maker(mutant.law, options, target)
+        if mutant.law in CONTINUOUS or mutant.is_sampled:
             caught = invariance_p_value(make, nth(target, stacked, 2), pi[2]) < ALPHA
         else:
             P = transition_matrices(make, target, jax.tree.map(lambda a: a[:3], stacked))

@@ -20,6 +20,7 @@ import pytest
 from scipy import stats
 
 import terrazzo as tz
+from calls import sample_with
 from small_targets import small_target
 from terrazzo import problems, samplers
 from terrazzo.diagnostics import mcse
@@ -63,7 +64,7 @@ OPTIONS = {"parallel_tempering": {"num_temperatures": 4}}
 QUICK = {
     "ising_chain": ("coloured_gibbs", "gaussian_integral_hmc"),
     "ising_torus": ("swendsen_wang", "gibbs_with_gradients"),
-    "potts": ("dlmc", "block_gibbs", "pair_gibbs", "swap"),
+    "potts": ("dlmc", "block_gibbs", "pair_gibbs", "swap", "tree_gibbs"),
     "spin_glass": ("path_auxiliary", "binary_hmc"),
     "curie_weiss": ("parallel_tempering", "tabu"),
     "boltzmann": ("any_scale", "systematic_gibbs"),
@@ -206,7 +207,8 @@ EVIDENCE_CASES = [pytest.param(p, marks=pytest.mark.slow if p in LARGE else ()) 
 @pytest.mark.parametrize("problem", EVIDENCE_CASES)
 def test_smc_log_z(problem):
     target, log_z = shared_form(problem)
-    out = tz.smc(jax.random.key(0), target, num_particles=1024, num_runs=16, num_moves=2)
+    sampler = tz.samplers.smc(num_moves=2)
+    out = tz.sample(target, seed=0, sampler=sampler, chains=16, draws=1024, progress="off")
     assert out.evidence.standard_error < 0.1
     assert abs(out.evidence.log_z - log_z) / out.evidence.standard_error < stats.t.isf(ALPHA / 2, 15)
 
@@ -214,7 +216,8 @@ def test_smc_log_z(problem):
 @pytest.mark.parametrize("problem", EVIDENCE_CASES)
 def test_tempering_log_z(problem):
     target, log_z = shared_form(problem)
-    run = tz.run_tempering(jax.random.key(0), target, num_chains=16, num_warmup=300, num_draws=600, num_temperatures=8)
+    sampler = tz.samplers.parallel_tempering(num_temperatures=8)
+    run = tz.sample(target, seed=0, sampler=sampler, chains=16, warmup=300, draws=600, progress="off")
     assert run.evidence.standard_error < 0.1
     assert abs(run.evidence.log_z - log_z) / run.evidence.standard_error < stats.t.isf(ALPHA / 2, 15)
 
@@ -222,7 +225,7 @@ def test_tempering_log_z(problem):
 def test_tempering_through_sample():
     """`tz.sample` runs a ladder with options, and crosses between two modes of unequal weight; 1e-6."""
     problem = problems.curie_weiss(24, 1.5, 0.02)
-    result = tz.sample(
+    result = sample_with(
         problem.target, seed=0, chains=32, draws=400, warmup=200, sampler="parallel_tempering", progress="off",
         sampler_options={"num_temperatures": 5, "kernel": "systematic_gibbs", "num_moves": 1},
     )  # fmt: skip
@@ -241,10 +244,12 @@ def test_log_probs_survive_a_move_of_the_ladder(kernel):
     def body(state, row):
         low, key = row
         betas = jnp.concatenate([jnp.sort(low), jnp.ones(1)])
-        state, _ = tz.samplers.parallel_tempering(target, inverse_temperatures=betas, kernel=kernel).step(key, state)
+        state, _ = tz.samplers.parallel_tempering.factory(target, inverse_temperatures=betas, kernel=kernel).step(
+            key, state
+        )
         return state, jnp.abs(state.log_probs - jax.vmap(target.log_prob)(state.positions)).max()
 
-    start = tz.samplers.parallel_tempering(target, inverse_temperatures=[0.3, 0.6, 1.0], kernel=kernel).init(
+    start = tz.samplers.parallel_tempering.factory(target, inverse_temperatures=[0.3, 0.6, 1.0], kernel=kernel).init(
         target.possible_starts(jax.random.key(0), 1)[0]
     )
     _, gaps = jax.jit(lambda s: jax.lax.scan(body, s, (ladders, jax.random.split(jax.random.key(1), 20))))(start)

@@ -4,22 +4,23 @@ import dataclasses
 import json
 import re
 import shutil
+import sys
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from terrazzo import cli
-from terrazzo.errors import ConfigurationError, OptionError
-from terrazzo.experiments import EXPERIMENTS, PRESETS, Request, methods, pieces, run, runner
-from terrazzo.experiments.base import Piece
-from terrazzo.experiments.logistic import load_data, save_archive
-from terrazzo.experiments.measure import GROUP_SIZE
-from terrazzo.experiments.paper_numbers import PAPER_NUMBERS
-from terrazzo.experiments.records import load_arrays, load_record, piece_path, save_record
-from terrazzo.report import write_report
-from terrazzo.report.rows import collect_rows
-from terrazzo.report.tables import make_tables, to_latex
+from terrazzo.errors import ConfigurationError, MissingPackageError, OptionError
+from terrazzo.paper.experiments import EXPERIMENTS, PRESETS, Request, methods, pieces, run, runner
+from terrazzo.paper.experiments.base import Piece
+from terrazzo.paper.experiments.logistic import load_data, save_archive
+from terrazzo.paper.experiments.measure import GROUP_SIZE
+from terrazzo.paper.experiments.paper_numbers import PAPER_NUMBERS
+from terrazzo.paper.experiments.records import load_arrays, load_record, piece_path, save_record
+from terrazzo.paper.report import write_report
+from terrazzo.paper.report.rows import collect_rows
+from terrazzo.paper.report.tables import make_tables, to_latex
 
 SMOKE = ["all", "--preset", "smoke", "--progress", "plain"]
 
@@ -197,8 +198,28 @@ def test_bad_folders_and_archives(tmp_path):
         assert isinstance(invoke("report", folder).exception, OptionError)
     (tmp_path / "data.npz").write_bytes(b"nonsense")
     logistic = ["logistic", "--preset", "smoke", "--progress", "off", "--out", str(tmp_path / "out")]
-    assert run.main([*logistic, "--archive", str(tmp_path / "data.npz")]) == 1
+    assert run.main([*logistic, "--archive", str(tmp_path / "data.npz")]) == 2
     assert run.main([*logistic, "--samplers", "magic"]) == 2
+
+
+def test_what_is_missing_is_said_before_anything_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "run_piece", lambda *_: pytest.fail("a piece ran"))
+    monkeypatch.setattr(runner, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    lines, request = [], Request(("all",), "small", tmp_path)
+    with pytest.raises(OptionError, match=r"(?s)scikit-learn is not installed.*terrazzo\[paper\]") as caught:
+        runner.reproduce(request, lines.append)
+    assert all(f"logistic {name}" in str(caught.value) for name in PRESETS["small"]["logistic"].settings)
+    monkeypatch.setattr(runner, "run_piece", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        runner.reproduce(Request(("mixture",), "small", tmp_path), lines.append)
+    assert "matplotlib is not installed" in lines[0]
+
+
+def test_a_report_without_matplotlib_names_the_extra(finished, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingPackageError, match=r"terrazzo\[plots\]"):
+        write_report(finished[0])
 
 
 def test_an_archive_stands_in_for_scikit_learn(tmp_path):

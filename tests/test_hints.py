@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import terrazzo as tz
+from calls import sample_with
 from terrazzo.errors import OptionError, TargetError, UnsupportedError
-from terrazzo.samplers import coloured_gibbs
-from terrazzo.samplers.pairwise import pairwise_terms
+from terrazzo.samplers.kernels.coloured_gibbs import coloured_gibbs
+from terrazzo.samplers.parts.pairwise import pairwise_terms
 
 WEIGHTS = np.linspace(-1.0, 2.0, 6)
 
@@ -109,11 +110,11 @@ def test_pair_terms_given_by_hand_are_checked():
     target = tz.Target(lambda t: 1.5 * real(t)[0] * real(t)[1], tz.binary(3))
     terms = pairwise_terms(target)
     options = {"seed": 0, "sampler": "swendsen_wang", "draws": 2, "warmup": 0, "chains": 1, "progress": "off"}
-    tz.sample(target, sampler_options={"terms": terms}, **options)
+    sample_with(target, sampler_options={"terms": terms}, **options)
     with pytest.raises(UnsupportedError, match="terms differ from log_prob"):
-        tz.sample(target, sampler_options={"terms": terms._replace(couplings=2 * terms.couplings)}, **options)
+        sample_with(target, sampler_options={"terms": terms._replace(couplings=2 * terms.couplings)}, **options)
     with pytest.raises(OptionError, match="terms: must be Pairwise terms, got 3"):
-        tz.sample(target, sampler_options={"terms": 3}, **options)
+        sample_with(target, sampler_options={"terms": 3}, **options)
 
 
 def test_a_black_box_is_checked_too():

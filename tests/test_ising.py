@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import terrazzo as tz
 from terrazzo import problems
 from terrazzo.errors import OptionError
 from terrazzo.problems import ising
-from terrazzo.samplers import run_tempering, swendsen_wang
-from terrazzo.samplers.pairwise import pairwise_terms
+from terrazzo.samplers import coloured_gibbs, parallel_tempering
+from terrazzo.samplers.kernels.swendsen_wang import swendsen_wang
+from terrazzo.samplers.parts.pairwise import pairwise_terms
 
 # log Z at J = 0.28, 0.3, 0.4406868, 0.5, 0.6
 TABLE = {
@@ -122,10 +124,9 @@ def test_cluster_moves_reach_the_exact_energy():
 def test_tempering_gives_kaufman():
     """Parallel tempering over coloured Gibbs on the 8 x 8 torus below the critical temperature: log Z, 1e-6."""
     problem = problems.ising_torus(8, 0.5)
-    run = run_tempering(
-        jax.random.key(0), problem.target, num_chains=16, num_warmup=200, num_draws=300, num_temperatures=12,
-        kernel="coloured_gibbs",
-    )  # fmt: skip
-    miss = (run.evidence.log_z - problem.log_z) / run.evidence.standard_error
+    sampler = parallel_tempering(num_temperatures=12, kernel=coloured_gibbs)
+    run = tz.sample(problem.target, seed=0, sampler=sampler, chains=16, warmup=200, draws=300, progress="off")
+    found = run.evidence_estimates["tempering"]
+    miss = (found.log_z - problem.log_z) / found.standard_error
     assert abs(miss) < 7.6  # Student's t with 15 degrees of freedom at 1e-6
-    assert run.evidence.standard_error < 0.1
+    assert found.standard_error < 0.1

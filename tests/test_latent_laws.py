@@ -1,28 +1,26 @@
 """Every registered latent kernel leaves p~ invariant; every planted mistake is caught.
 
-Exact starts (theta ~ pi by enumeration, then lift), a few steps, chi-square of theta at alpha = 1e-6. With 2^18 draws
-an error of 2 % in the probability of a typical state (1/24) shows.
+Exact starts (theta ~ pi by enumeration, then lift), a few steps, chi-square of theta at alpha = 1e-6: see
+`sampled_laws.py`.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 import terrazzo as tz
-from broken_latent import KERNEL_MUTANTS, TRANSPORT_MUTANTS
-from scripted import stationary
-from small_targets import log_table, small_target
+from calls import sample_with
+from mutants.latent_kernels import KERNEL_MUTANTS
+from mutants.transports import TRANSPORT_MUTANTS
+from sampled_laws import ALPHA, invariance, stepper
+from small_targets import small_target
 from terrazzo import samplers
 from terrazzo.samplers import REGISTRY
-from terrazzo.samplers.hybrid import global_move
+from terrazzo.samplers.kernels.hybrid import global_move
 from terrazzo.transports import REGISTRY as TRANSPORTS
 from transport_laws import flow_quadrature_gap, identity_z_scores, lift_z_scores, limit, perturbed, push_all
 
-ALPHA = 1e-6
-NUM_DRAWS = 2**18
 NUM_STEPS = 3
 SMALL = {"num_layers": 2, "width": 8, "context_width": 4}
 KERNELS = sorted(name for name, spec in REGISTRY.items() if "transport" in spec.needs)
@@ -38,30 +36,8 @@ def transport_of(target, name="flow"):
     return perturbed(TRANSPORTS[name].build(target.space, key=jax.random.key(1), **options), 0.1)
 
 
-@eqx.filter_jit
-def run(make, target, transport, starts, key):
-    sampler = make(target, transport)
-
-    def one(theta, key):
-        keys = jax.random.split(key, NUM_STEPS + 1)
-        state, _ = jax.lax.scan(lambda s, k: (sampler.step(k, s)[0], None), sampler.init(theta, keys[0]), keys[1:])
-        return target.space.index(state.position), state.log_prob - target.log_prob(state.position)
-
-    return jax.lax.map(lambda a: one(*a), (starts, jax.random.split(key, starts.shape[0])), batch_size=2**14)
-
-
-def p_value(make, target, transport, seed=0):
-    pi = stationary(log_table(target))
-    rng = np.random.default_rng(seed)
-    starts = target.space.enumerate()[rng.choice(len(pi), NUM_DRAWS, p=pi)]
-    index, gap = run(make, target, transport, jnp.asarray(starts), jax.random.key(seed))
-    assert np.abs(np.asarray(gap)).max() < 1e-9
-    counts = np.bincount(np.asarray(index), minlength=len(pi))
-    if counts[pi == 0].any():
-        return 0.0
-    expected = pi * NUM_DRAWS
-    is_common = expected >= 10
-    return stats.chi2.sf(((counts - expected)[is_common] ** 2 / expected[is_common]).sum(), is_common.sum() - 1)
+def p_value(make, target, transport):
+    return invariance(stepper(make, num_steps=NUM_STEPS), target, transport)
 
 
 def maker(name):
@@ -91,7 +67,7 @@ def test_broken_kernels_are_caught(name):
 def test_broken_transports_are_caught(name):
     make, law = TRANSPORT_MUTANTS[name]
     space = tz.Space(tz.integers(0, 3)) if law == "quadrature" else tz.Space(a=tz.integers(-1, 1), b=tz.binary())
-    flow = perturbed(tz.flow_transport(space, key=jax.random.key(1), architecture="affine", **SMALL), 0.3)
+    flow = perturbed(tz.transports.flow_transport(space, key=jax.random.key(1), architecture="affine", **SMALL), 0.3)
     if law == "identity":
         logits = 2.0 * jax.random.normal(jax.random.key(0), (space.num_dims, space.max_size))
         scores = identity_z_scores(make(space, logits))
@@ -110,7 +86,7 @@ def test_broken_transports_are_caught(name):
 def test_the_hybrid_starts_plain_local_samplers_for_nothing(local, count):
     """Two local moves: their own evaluations, and one more only where the local state holds more than theta, log pi."""
     target = tz.Target(lambda theta: -0.5 * theta.astype(float).sum(), tz.binary(3))
-    sampler = samplers.hybrid(target, None, local=local, num_local=2)
+    sampler = samplers.hybrid.factory(target, None, local=local, num_local=2)
     state = sampler.init(jnp.zeros(3, jnp.int32), jax.random.key(0))
     state, info = sampler.step(jax.random.key(1), state)
     assert int(info.num_evaluations) == count
@@ -120,8 +96,10 @@ def test_the_hybrid_starts_plain_local_samplers_for_nothing(local, count):
 def test_the_hybrid_without_a_transport():
     """Local moves alone, as the default sampler runs them; at the wrong temperature they are caught."""
     target = small_target("mixed")
-    alone = lambda target, _: samplers.hybrid(target, None, num_local=2)
-    warm = lambda target, _: _with_true_log_prob(samplers.hybrid(target.tempered(0.9), None, num_local=2), target)
+    alone = lambda target, _: samplers.hybrid.factory(target, None, num_local=2)
+    warm = lambda target, _: _with_true_log_prob(
+        samplers.hybrid.factory(target.tempered(0.9), None, num_local=2), target
+    )
     assert p_value(alone, target, None) > ALPHA
     assert p_value(warm, target, None) < ALPHA
 
@@ -130,7 +108,7 @@ def test_rounds_whose_proposals_are_drawn_ahead():
     """Several rounds a step, on a transport whose weight depends on theta alone; a proposal used twice is caught."""
     target = small_target("mixed", num_impossible=2)
     transport = transport_of(target, "product")
-    rounds = lambda target, transport: samplers.hybrid(target, transport, num_local=1, num_rounds=3)
+    rounds = lambda target, transport: samplers.hybrid.factory(target, transport, num_local=1, num_rounds=3)
     assert p_value(rounds, target, transport) > ALPHA
     assert p_value(_with_one_proposal, target, transport) < ALPHA
 
@@ -160,7 +138,7 @@ def _with_true_log_prob(algorithm, target):
 def test_tuned_scales_reach_their_acceptance():
     target = tz.Target(lambda t: -0.05 * jnp.sum((t.astype(float) - 4.0) ** 2), tz.integers(0, 15, 6))
     for name, low, high in (("latent_random_walk", 0.2, 0.4), ("latent_pcn", 0.2, 0.45)):
-        result = tz.sample(
+        result = sample_with(
             target, seed=0, sampler=name, training=False, transport_options={"architecture": "affine", **SMALL},
             draws=300, warmup=400, progress="off",
         )  # fmt: skip

@@ -4,12 +4,14 @@ The table of targets that fool samplers is in `fooling_targets.py`; the whole of
 """
 
 import contextlib
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +20,20 @@ import pytest
 from scipy import stats
 
 import terrazzo as tz
+from calls import sample_with
 from fooling_targets import cases
-from terrazzo import execution, precision
+from terrazzo.auto import Budget, agreement, census, evidence, exploration
+from terrazzo.auto.evidence import settle_evidence
+from terrazzo.auto.hunt import OtherStarts, hunt, modes_apart, weigh_mode
+from terrazzo.auto.mixing import cautious_ess, least_ess
+from terrazzo.auto.plan import Plan
+from terrazzo.auto.policy import CPU
+from terrazzo.auto.reach import cut_off
 from terrazzo.diagnostics import LogZ, mcse
+from terrazzo.engine import kernels
 from terrazzo.errors import OptionError, StartError
-from terrazzo.progress import Progress
-from terrazzo.warmup import Budget, agreement, census
-from terrazzo.warmup.agreement import settle_evidence
-from terrazzo.warmup.hunt import OtherStarts, hunt, modes_apart, weigh_mode
-from terrazzo.warmup.mixing import cautious_ess, least_ess
-from terrazzo.warmup.reach import cut_off
+from terrazzo.runtime.progress import Progress
+from terrazzo.targets import precision
 
 ALPHA = 1e-6
 QUICK = {"asia", "lost mode of 10%"}
@@ -42,7 +48,7 @@ def chain(theta):
 
 
 def test_small_spaces_are_counted_and_drawn_from_exactly():
-    result = tz.sample(chain, tz.binary(6), seed=0, draws=4000, progress="off")
+    result = sample_with(chain, tz.binary(6), seed=0, draws=4000, progress="off")
     target = tz.Target(chain, tz.binary(6))
     values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(target.space.enumerate())))
     log_z = np.logaddexp.reduce(values)
@@ -52,34 +58,34 @@ def test_small_spaces_are_counted_and_drawn_from_exactly():
     counts = np.bincount(np.asarray(target.space.index(result.theta.astype(int))).ravel(), minlength=64)
     assert stats.chisquare(counts, np.exp(values - log_z) * counts.sum()).pvalue > ALPHA
     np.testing.assert_allclose(result.log_prob, values[np.asarray(target.space.index(result.theta.astype(int)))])
-    fewer = tz.sample(chain, tz.binary(6), seed=0, draws=30, progress="off")
+    fewer = sample_with(chain, tz.binary(6), seed=0, draws=30, progress="off")
     assert (fewer.theta == result.theta[:, :30]).all()
 
 
 def test_a_needle_is_found_by_the_census():
     needle = lambda t: jnp.where(jnp.all(t == 1), 14 * jnp.log(2.0), 0.0)
-    result = tz.sample(needle, tz.binary(14), seed=0, progress="off")
+    result = sample_with(needle, tz.binary(14), seed=0, progress="off")
     assert abs(result.theta.all(axis=-1).mean() - 0.5) < 0.05
 
 
 def test_a_black_box_is_counted_too():
-    result = tz.sample(tz.blackbox(lambda t: -0.5 * float(t.sum())), tz.integers(0, 3, 3), seed=0, progress="off")
+    result = sample_with(tz.blackbox(lambda t: -0.5 * float(t.sum())), tz.integers(0, 3, 3), seed=0, progress="off")
     assert result.verdict.grade == "exact"
 
 
 def test_a_census_that_would_take_too_long_is_not_taken(monkeypatch):
     slow = tz.Target(tz.blackbox(lambda t: time.sleep(0.01) or 0.0), tz.binary(16))
-    monkeypatch.setattr(census, "MAX_SECONDS", 0.5)
+    quick = Budget(policy=dataclasses.replace(CPU, census_seconds=0.5))
     with Progress("off") as progress:
         began = time.perf_counter()
-        assert census.take_census(slow, budget=Budget(), progress=progress) is None
+        assert census.take_census(slow, budget=quick, progress=progress) is None
         assert time.perf_counter() - began < 30
         assert census.take_census(slow, budget=Budget(evaluations=100), progress=progress) is None
 
 
 def test_a_space_without_a_possible_configuration_is_an_error():
     with pytest.raises(StartError, match="all of the 8"):
-        tz.sample(lambda t: jnp.where(t.sum() > 9, 0.0, -jnp.inf), tz.binary(3), seed=0, progress="off")
+        sample_with(lambda t: jnp.where(t.sum() > 9, 0.0, -jnp.inf), tz.binary(3), seed=0, progress="off")
 
 
 # ---- the hunt
@@ -98,7 +104,7 @@ def planted(narrow, d=20):
 def test_the_hunt_finds_a_narrow_mode_that_draws_do_not_show():
     target = planted(0.99)
     draws = np.random.default_rng(0).integers(0, 2, (4, 50, 20))
-    found = hunt(jax.random.key(0), target, draws, seconds=None)
+    found = hunt(jax.random.key(0), target, draws, CPU, seconds=None)
     assert (found.theta[0] == 1).all()
     assert (np.diff(found.log_prob) <= 0).all()
 
@@ -110,13 +116,13 @@ def test_chains_that_stay_are_told_from_chains_that_came_back_and_are_weighed():
     both = np.concatenate([stuck, rng.integers(0, 2, (1, 200, 20))])
     log_prob = lambda theta: np.asarray(jax.vmap(jax.vmap(target.log_prob))(jnp.asarray(theta, jnp.int32)))
     others = OtherStarts(both[:, 0], both, log_prob(both))
-    modes = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(0.0, 0.01, 1.0, np.nan))
+    modes = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(0.0, 0.01, 1.0, np.nan), CPU)
     assert [mode.chain for mode in modes] == [0]
     assert abs(modes[0].share - 0.5) < 0.05
     assert not modes[0].is_negligible
-    tiny = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(20.0, 0.01, 1.0, np.nan))
+    tiny = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(20.0, 0.01, 1.0, np.nan), CPU)
     assert tiny[0].is_negligible
-    unknown = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), None)
+    unknown = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), None, CPU)
     assert np.isnan(unknown[0].share)
     assert not unknown[0].is_negligible
 
@@ -125,7 +131,7 @@ def test_the_weight_of_a_mode_is_right():
     target, rng = planted(0.95), np.random.default_rng(1)
     theta = (rng.random((400, 20)) < 0.95).astype(np.int32)
     values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(theta)))
-    out = weigh_mode(jax.random.key(0), target, theta, values)
+    out = weigh_mode(jax.random.key(0), target, theta, values, CPU)
     assert abs(out.log_z) < 5 * out.standard_error + 0.02
 
 
@@ -137,7 +143,7 @@ def test_tied_bits_are_seen_to_be_cut_off(size):
     tied = lambda t: jnp.where(jnp.all(t.reshape(-1, size) == t.reshape(-1, size)[:, :1]), 0.0, -jnp.inf)
     target = tz.Target(tied, tz.binary(4 * size))
     rows = np.repeat(np.random.default_rng(0).integers(0, 2, (8, 4)), size, axis=1)
-    found = cut_off(np.random.default_rng(0), target, rows)
+    found = cut_off(np.random.default_rng(0), target, rows, CPU)
     assert found.num_sites == size
     assert (found.theta.reshape(-1, 4, size) == found.theta.reshape(-1, 4, size)[..., :1]).all()
 
@@ -145,9 +151,9 @@ def test_tied_bits_are_seen_to_be_cut_off(size):
 def test_what_single_sites_reach_is_not_cut_off():
     target = tz.Target(chain, tz.binary(10))
     rows = np.random.default_rng(0).integers(0, 2, (8, 10))
-    assert cut_off(np.random.default_rng(0), target, rows).num_sites == 0
+    assert cut_off(np.random.default_rng(0), target, rows, CPU).num_sites == 0
     half = tz.Target(lambda t: jnp.where(t.sum() < 6, 0.0, -jnp.inf), tz.binary(10))  # impossible, but not in the way
-    assert cut_off(np.random.default_rng(0), half, (rows * 0)).num_sites == 0
+    assert cut_off(np.random.default_rng(0), half, (rows * 0), CPU).num_sites == 0
 
 
 def test_steep_slopes_far_from_the_draws_are_not_taken_for_constraints():
@@ -155,21 +161,21 @@ def test_steep_slopes_far_from_the_draws_are_not_taken_for_constraints():
     steep = lambda t: -50.0 * jnp.abs(t[:4].astype(float).sum() - t[4:].astype(float).sum())
     target = tz.Target(steep, tz.binary(8))
     rows = np.array([[1, 0, 0, 0, 1, 0, 0, 0], [1, 1, 0, 0, 1, 0, 1, 0]])
-    assert cut_off(np.random.default_rng(0), target, rows).num_sites == 2
-    assert cut_off(np.random.default_rng(0), target, rows, blocked=np.inf).num_sites == 0
+    assert cut_off(np.random.default_rng(0), target, rows, CPU).num_sites == 2
+    assert cut_off(np.random.default_rng(0), target, rows, CPU, is_strict=True).num_sites == 0
 
 
-def test_a_constant_that_should_change_is_noticed(monkeypatch):
+def test_a_constant_that_should_change_is_noticed():
     """Draws in which one bit never moved, although its conditional is even."""
     target, rng = tz.Target(chain, tz.binary(8)), np.random.default_rng(0)
     theta = rng.integers(0, 2, (4, 300, 8))
     theta[..., 0] = 1
-    held = agreement.Agreement.__new__(agreement.Agreement)
-    held.target, held.theta, held.log_prob = target, theta, rng.normal(size=(4, 300))
-    (check,) = held._constants()
+    plan = Plan("gibbs", {}, False, theta[:, 0], np.zeros(4, bool), {})
+    held = agreement.comparison(jax.random.key(0), target, plan, theta, rng.normal(size=(4, 300)), CPU)
+    (check,) = agreement.constants_check(held)
     assert not check.passed
-    monkeypatch.setattr(held, "target", tz.Target(lambda t: 40.0 * t[0].astype(float), tz.binary(8)))
-    (check,) = held._constants()
+    sharp = tz.Target(lambda t: 40.0 * t[0].astype(float), tz.binary(8))
+    (check,) = agreement.constants_check(held._replace(target=sharp))
     assert check.passed
 
 
@@ -181,7 +187,7 @@ def test_a_softened_ladder_crosses_what_is_impossible():
     log_prob = lambda t: jnp.where(penalty(t) == 0, (fields * (blocks(t) == 6).astype(float)).sum(), -jnp.inf)
     target = tz.Target(log_prob, tz.binary(12), penalty=penalty)
     options = {"chains": 8, "draws": 800, "exploration": {"max_rounds": 400}, "transport": False, "progress": "off"}
-    found = tz.sample(target, seed=0, **options)
+    found = sample_with(target, seed=0, **options)
     exact = 1 / (1 + np.exp(-np.asarray(fields)))
     seen = found.theta.reshape(8, 800, 2, 6).all(axis=-1).astype(float)
     wrong = np.abs(seen.mean(axis=(0, 1)) - exact) > 5 * np.asarray(mcse(seen)) + 0.01
@@ -224,7 +230,7 @@ def test_a_headline_log_z_needs_agreement_and_soundness(estimates, least, is_set
 
 def test_log_z_is_at_least_what_was_drawn():
     theta = np.array([[[0, 0], [0, 1]], [[0, 0], [1, 1]]])
-    assert abs(agreement.log_sum_of_seen(theta, np.zeros((2, 2))) - np.log(3.0)) < 1e-12
+    assert abs(evidence.log_sum_of_seen(theta, np.zeros((2, 2))) - np.log(3.0)) < 1e-12
 
 
 # ---- precision
@@ -234,9 +240,9 @@ def test_float32_that_cannot_resolve_log_pi_is_left():
     offset = lambda t: 1e9 + 0.7 * t.astype(jnp.result_type(float)).sum()
     exact = 1 / (1 + np.exp(-0.7))
     with jax.enable_x64(False):
-        right = tz.sample(offset, tz.binary(5), seed=0, sampler="gibbs", progress="off")
-        wrong = tz.sample(offset, tz.binary(5), seed=0, sampler="gibbs", precision="float32", progress="off")
-        counted = tz.sample(offset, tz.binary(5), seed=0, precision="float32", progress="off")
+        right = sample_with(offset, tz.binary(5), seed=0, sampler="gibbs", progress="off")
+        wrong = sample_with(offset, tz.binary(5), seed=0, sampler="gibbs", precision="float32", progress="off")
+        counted = sample_with(offset, tz.binary(5), seed=0, precision="float32", progress="off")
     assert counted.verdict.grade == "not trusted"  # every configuration was seen, but not told apart
     assert abs(right.theta.mean() - exact) < 0.03
     assert wrong.verdict.grade == "not trusted"
@@ -289,11 +295,11 @@ SMALL = {"chains": 4, "draws": 60, "exploration": {"max_rounds": 100}, "transpor
 
 @pytest.fixture(scope="module")
 def planned():
-    return tz.sample(chain, tz.binary(8), seed=3, **SMALL)
+    return sample_with(chain, tz.binary(8), seed=3, **SMALL)
 
 
 def test_a_plan_repeats_a_run(planned, monkeypatch):
-    again = tz.sample(chain, tz.binary(8), seed=3, plan=planned.plan, **SMALL)
+    again = sample_with(chain, tz.binary(8), seed=3, plan=planned.plan, **SMALL)
     assert (again.theta == planned.theta).all()
     assert (again.log_prob == planned.log_prob).all()
     assert [c.name for c in again.checks()] == [c.name for c in planned.checks()]
@@ -311,25 +317,25 @@ def test_a_plan_repeats_a_run(planned, monkeypatch):
 def test_a_plan_of_another_run_is_refused(planned, changed, words):
     given = {**SMALL, "log_prob": chain, "plan": planned.plan, **changed}
     with pytest.raises(OptionError, match=words):
-        tz.sample(given.pop("log_prob"), tz.binary(8), seed=3, **given)
+        sample_with(given.pop("log_prob"), tz.binary(8), seed=3, **given)
 
 
 def test_a_plan_comes_back_from_a_file(planned, tmp_path):
     stored = tz.Result.load(planned.save(tmp_path / "run.tz"))
-    again = tz.sample(chain, tz.binary(8), seed=3, plan=stored.plan, **SMALL)
+    again = sample_with(chain, tz.binary(8), seed=3, plan=stored.plan, **SMALL)
     assert (again.theta == planned.theta).all()
     assert str(stored.verdict) == str(planned.verdict)
     assert stored.log_z_verdict == planned.log_z_verdict
 
 
 def test_too_short_an_exploration_leaves_a_run_unchecked():
-    short = tz.sample(chain, tz.binary(8), seed=3, **{**SMALL, "exploration": {"max_rounds": 9}})
+    short = sample_with(chain, tz.binary(8), seed=3, **{**SMALL, "exploration": {"max_rounds": 9}})
     assert short.verdict.grade != "trusted"
     assert any(c.name == "draws of the exploration" and not c.passed for c in short.checks())
 
 
 def test_without_exploration_the_default_sampler_is_unchecked():
-    found = tz.sample(chain, tz.binary(8), seed=3, **{**SMALL, "draws": 800, "exploration": False})
+    found = sample_with(chain, tz.binary(8), seed=3, **{**SMALL, "draws": 800, "exploration": False})
     assert found.verdict.grade == "unchecked"
     assert "exploration" in str(found.verdict)
 
@@ -337,13 +343,13 @@ def test_without_exploration_the_default_sampler_is_unchecked():
 def test_exploration_starts_from_init():
     """Only one configuration in 2^26 is possible together with its neighbours: without `init` there is no start."""
     ball = lambda t: jnp.where(t.sum() <= 2, -t.astype(float).sum(), -jnp.inf)
-    found = tz.sample(ball, tz.binary(26), seed=0, init=np.zeros(26, int), **SMALL)
+    found = sample_with(ball, tz.binary(26), seed=0, init=np.zeros(26, int), **SMALL)
     assert (found.theta.sum(axis=-1) <= 2).all()
 
 
 def test_fewer_draws_than_asked_for_are_said():
     with pytest.warns(RuntimeWarning, match="of 100000 draws"):
-        cut = tz.sample(
+        cut = sample_with(
             chain, tz.binary(8), seed=0, sampler="gibbs", draws=100_000, max_evaluations=9000, progress="off"
         )
     assert f"draws a chain {cut.num_draws} of 100000" in str(cut.verdict)
@@ -352,7 +358,7 @@ def test_fewer_draws_than_asked_for_are_said():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_returns_what_was_drawn(monkeypatch, number):
     count = [0]
-    plain = execution.running.draw
+    plain = kernels.draw
 
     def draw(*args):
         count[0] += 1
@@ -360,13 +366,13 @@ def test_a_signal_returns_what_was_drawn(monkeypatch, number):
             os.kill(os.getpid(), number)
         return plain(*args)
 
-    monkeypatch.setattr(execution.running, "draw", draw)
+    monkeypatch.setattr(kernels, "draw", draw)
     options = {"sampler": "gibbs", "chunk_size": 10, "progress": "off", "chains": 2}
-    cut = tz.sample(chain, tz.binary(8), seed=0, draws=100, **options)
+    cut = sample_with(chain, tz.binary(8), seed=0, draws=100, **options)
     assert not cut.is_complete
     assert cut.num_draws == 30
     monkeypatch.undo()
-    assert (cut.theta == tz.sample(chain, tz.binary(8), seed=0, draws=30, **options).theta).all()
+    assert (cut.theta == sample_with(chain, tz.binary(8), seed=0, draws=30, **options).theta).all()
 
 
 def test_a_signal_in_a_black_box_returns_what_was_drawn():
@@ -379,46 +385,41 @@ def test_a_signal_in_a_black_box_returns_what_was_drawn():
         return -0.5 * float(theta.sum())
 
     options = {"sampler": "gibbs", "chains": 2, "warmup": 1, "progress": "off", "chunk_size": 10}
-    cut = tz.sample(tz.blackbox(log_prob), tz.binary(6), seed=0, draws=100_000, **options)
+    cut = sample_with(tz.blackbox(log_prob), tz.binary(6), seed=0, draws=100_000, **options)
     assert not cut.is_complete
     assert 0 < cut.num_draws < 4000
 
 
 def test_a_signal_before_the_first_kept_draw_is_a_keyboard_interrupt(monkeypatch):
-    plain = execution.running.warm_up
+    plain = kernels.warm_up
 
     def warm_up(*args):
         os.kill(os.getpid(), signal.SIGINT)
         return plain(*args)
 
-    monkeypatch.setattr(execution.running, "warm_up", warm_up)
+    monkeypatch.setattr(kernels, "warm_up", warm_up)
     with pytest.raises(KeyboardInterrupt):
-        tz.sample(chain, tz.binary(8), seed=0, sampler="gibbs", progress="off")
+        sample_with(chain, tz.binary(8), seed=0, sampler="gibbs", progress="off")
 
 
 def test_a_signal_while_comparing_keeps_the_draws(monkeypatch, planned):
-    plain = agreement.Agreement._exploration
-
-    def interrupted(self):
+    def interrupted(c):
         os.kill(os.getpid(), signal.SIGINT)
-        return plain(self)
+        return agreement.exploration_check(c)
 
-    monkeypatch.setattr(agreement.Agreement, "_exploration", interrupted)
-    found = tz.sample(chain, tz.binary(8), seed=3, plan=planned.plan, **SMALL)
+    monkeypatch.setattr(agreement, "CHECKS", (interrupted, *agreement.CHECKS[1:]))
+    found = sample_with(chain, tz.binary(8), seed=3, plan=planned.plan, **SMALL)
     assert (found.theta == planned.theta).all()
     assert found.verdict.grade != "trusted"
     assert any(c.name == "comparisons made" for c in found.checks())
 
 
-def test_progress_shows_the_best_log_prob_that_was_seen(capsys):
-    from terrazzo.warmup import exploration
-
-    ladders = exploration._Ladders.__new__(exploration._Ladders)
-    ladders.best, seen = -np.inf, []
+def test_progress_shows_the_best_log_prob_that_was_seen():
+    target, seen = tz.Target(chain, tz.binary(3)), [-np.inf]
     for value in (1.0, 3.0, 2.0):
-        ladders.states = type("S", (), {"log_probs": np.array([[0.0, value]]), "positions": np.zeros((1, 2, 3))})
-        seen.append(ladders._best())
-    assert seen == [1.0, 3.0, 3.0]
+        states = SimpleNamespace(log_probs=np.array([[0.0, value]]), positions=np.zeros((1, 2, 3)))
+        seen.append(exploration._best(target, states, seen[-1]))
+    assert seen[1:] == [1.0, 3.0, 3.0]
 
 
 def test_a_cautious_ess_is_that_of_the_worse_half():
@@ -426,7 +427,7 @@ def test_a_cautious_ess_is_that_of_the_worse_half():
     theta = rng.integers(0, 2, (8, 64, 3))
     theta[:4] = np.repeat(theta[:4, ::16], 16, axis=1)
     log_prob = rng.normal(size=(8, 64))
-    assert cautious_ess(theta, log_prob) < 0.5 * least_ess(theta, log_prob) + 64
+    assert cautious_ess(theta, log_prob, CPU) < 0.5 * least_ess(theta, log_prob, CPU) + 64
 
 
 INTERRUPTED_RUN = """
@@ -436,8 +437,9 @@ def log_prob(theta):
     return 0.4 * jnp.sum(spins[1:] * spins[:-1]) + 0.1 * jnp.sum(spins)
 print("ready", flush=True)
 try:
-    result = tz.sample(log_prob, tz.binary(26), seed=0, sampler="hybrid", transport="product", chains=4, draws=2000,
-                       thin=20, training={"num_steps": 200}, exploration={"max_rounds": 200}, progress="off")
+    sampler = tz.samplers.hybrid(transport="product", training=tz.Training(num_steps=200),
+                                 exploration=tz.Exploration(max_rounds=200))
+    result = tz.sample(log_prob, tz.binary(26), seed=0, sampler=sampler, chains=4, draws=2000, thin=20, progress="off")
 except KeyboardInterrupt:
     print("nothing drawn", flush=True)
 else:
@@ -482,7 +484,7 @@ def test_ctrl_c_at_twenty_moments(tmp_path):
 PEAK_RUN = """
 import resource, sys, jax.numpy as jnp, terrazzo as tz
 draws = int(sys.argv[1])
-result = tz.sample(lambda t: 0.3 * jnp.sum(t), tz.binary(1000), seed=0, sampler="metropolis", chains=8, draws=draws,
+result = sample_with(lambda t: 0.3 * jnp.sum(t), tz.binary(1000), seed=0, sampler="metropolis", chains=8, draws=draws,
                    progress="off")
 print(result.codes.nbytes, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -515,7 +517,7 @@ def test_wrong_draws_are_never_trusted(name):
     options = {"draws": 400, "exploration": {"max_rounds": 200}, "transport": False, "progress": "off"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        result = tz.sample(case.log_prob, case.space, seed=0, init=init, **options)
+        result = sample_with(case.log_prob, case.space, seed=0, init=init, **options)
     assert not (is_wrong(case, result) and result.verdict.is_trusted), result.diagnose()
 
 
@@ -527,7 +529,7 @@ def test_the_whole_table(number, max_seconds):
     case, init = cases(1)[number]
     with jax.enable_x64(False), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        result = tz.sample(case.log_prob, case.space, seed=1, init=init, max_seconds=max_seconds, progress="off")
+        result = sample_with(case.log_prob, case.space, seed=1, init=init, max_seconds=max_seconds, progress="off")
     assert not (is_wrong(case, result) and result.verdict.is_trusted), result.diagnose()
     if case.is_healthy and max_seconds is None:
         assert result.verdict.is_trusted, result.diagnose()

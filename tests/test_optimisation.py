@@ -6,13 +6,19 @@ import pytest
 
 import terrazzo as tz
 from small_targets import SPACES, log_table, small_target
-from terrazzo import optimisation
 from terrazzo.errors import OptionError, SpaceError, TargetError
-from terrazzo.interactions import evaluate
+from terrazzo.inference import search
 from terrazzo.problems import ising_mnist, spin_glass
 from terrazzo.problems.exact import exact_answers
+from terrazzo.targets.interactions import evaluate
 
 SHORT = {"progress": "off", "num_rounds": 60, "chains": 2, "num_temperatures": 6}
+
+
+@pytest.fixture(autouse=True)
+def searched(monkeypatch):
+    """The search itself is tested here; maxima by elimination are in test_structured_runs."""
+    monkeypatch.setattr(search.Search, "eliminate", lambda self: False)
 
 
 def check_local_maximum(target, out):
@@ -138,7 +144,7 @@ def test_any_scale(scale):
 def test_the_same_seed_gives_the_same_answer(monkeypatch):
     target = spin_glass(40, beta=2.0, seed=3).target
     first = tz.maximize(target, seed=5, **SHORT)
-    monkeypatch.setattr(optimisation, "CHUNK_SECONDS", 1e-3)
+    monkeypatch.setattr(search, "CHUNK_SECONDS", 1e-3)
     second = tz.maximize(target, seed=5, **SHORT)
     assert (first.flat == second.flat).all()
     assert first.num_evaluations == second.num_evaluations
@@ -173,7 +179,7 @@ def test_time_and_patience():
 
 def test_ctrl_c_returns_the_best_so_far(monkeypatch):
     target = spin_glass(40, beta=2.0, seed=3).target
-    real, calls = optimisation._rounds, []
+    real, calls = search._rounds, []
 
     def interrupted(*args):
         calls.append(1)
@@ -181,7 +187,7 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(optimisation, "_rounds", interrupted)
+    monkeypatch.setattr(search, "_rounds", interrupted)
     out = tz.maximize(target, seed=0, **SHORT)
     assert not out.is_complete
     assert out.num_rounds >= 1

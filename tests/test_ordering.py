@@ -7,8 +7,8 @@ import pytest
 
 import terrazzo as tz
 from terrazzo.errors import OptionError
-from terrazzo.interactions import mixed_differences
 from terrazzo.problems import ising_torus
+from terrazzo.targets.interactions import mixed_differences
 from terrazzo.transports import deserialise, serialise
 from terrazzo.transports.ordering import adjacency_order, coupling_order, coupling_strengths
 
@@ -120,7 +120,9 @@ def test_a_small_network_learns_more_in_this_order():
     }
     loss = {}
     for name, order in orders.items():
-        transport = tz.autoregressive_transport(target.space, key=jax.random.key(0), width=8, num_blocks=0, order=order)
+        transport = tz.transports.autoregressive_transport(
+            target.space, key=jax.random.key(0), width=8, num_blocks=0, order=order
+        )
         options = {"num_steps": 800, "batch_size": 128, "learning_rate": 5e-3}
         fitted = tz.fit(jax.random.key(1), transport, target, objective=tz.forward_kl(train), **options)
         loss[name] = -float(jax.jit(jax.vmap(fitted.transport.log_prob))(test).mean())
@@ -129,7 +131,9 @@ def test_a_small_network_learns_more_in_this_order():
 
 def test_the_order_is_stored():
     target = chain_target("differentiable")
-    transport = tz.autoregressive_transport(target.space, key=jax.random.key(0), order=coupling_order(target))
+    transport = tz.transports.autoregressive_transport(
+        target.space, key=jax.random.key(0), order=coupling_order(target)
+    )
     back = deserialise(*serialise(transport), target.space)
     assert (np.asarray(back.order) == coupling_order(target)).all()
     z = jax.random.normal(jax.random.key(1), (NUM_SITES,))

@@ -10,7 +10,7 @@ import terrazzo as tz
 from terrazzo import problems
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.problems import logistic, selection
-from terrazzo.samplers.pairwise import pairwise_terms
+from terrazzo.samplers.parts.pairwise import pairwise_terms
 
 
 def random_states(target, num=32):

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from terrazzo import progress as module
 from terrazzo.errors import OptionError
-from terrazzo.progress import Phase, Progress, format_line, format_seconds
+from terrazzo.runtime import progress as module
+from terrazzo.runtime.progress import Phase, Progress, format_line, format_seconds
 
 
 class Terminal(io.StringIO):

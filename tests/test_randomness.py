@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 import terrazzo as tz
-from terrazzo.samplers import randomness, ratios
-from terrazzo.samplers.tables import normalised
+from terrazzo.samplers.parts import randomness, ratios
+from terrazzo.samplers.parts.tables import normalised
 
 ALPHA = 1e-6
 NUM_DRAWS = 200_000

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import terrazzo as tz
-from terrazzo.checks import ENUMERATED, Check
 from terrazzo.diagnostics import LogZ
-from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError
-from terrazzo.results import Result
+from terrazzo.errors import FileFormatError, OptionError, SpaceError
+from terrazzo.results.result import Result
+from terrazzo.transports import product_transport
+from terrazzo.verdict.checks import ENUMERATED, Check
 
 HOSTILE = "<script>alert(1)</script>&\"'"
 
@@ -87,7 +88,7 @@ def test_wrong_arrays_are_refused(result):
 
 
 def test_summary_rows(result):
-    table = result.summary()
+    table = result._with_verdict
     names = [row.name for row in table.rows]
     assert names[:3] == ["gene[left]", "gene[right]", "count"]
     assert "colour[0] = red" in names
@@ -267,6 +268,12 @@ def test_draws_can_be_computed_with(result):
     pyplot.close("all")
 
 
+def test_without_arviz_the_extra_is_named(result, monkeypatch):
+    monkeypatch.setitem(importlib.import_module("sys").modules, "arviz", None)
+    with pytest.raises(tz.errors.MissingPackageError, match=r"terrazzo\[plots\]"):
+        result.to_arviz()
+
+
 def test_arviz_1_gives_a_tree(result, monkeypatch):
     monkeypatch.setitem(importlib.import_module("sys").modules, "arviz", types.ModuleType("arviz"))
     tree = result.to_arviz()
@@ -342,7 +349,7 @@ def test_every_97th_byte_is_guarded(tmp_path):
 
 
 def test_foreign_files_are_refused(tmp_path):
-    from terrazzo.storage import write_file
+    from terrazzo.storage.files import write_file
 
     path = write_file(tmp_path / "other", "terrazzo checkpoint", 1, header={})
     with pytest.raises(FileFormatError, match="terrazzo checkpoint"):
@@ -363,7 +370,7 @@ def test_foreign_files_are_refused(tmp_path):
 
 
 def test_objects_are_never_unpickled(tmp_path):
-    from terrazzo.storage import write_file
+    from terrazzo.storage.files import write_file
 
     with pytest.raises(ValueError, match=r"[Oo]bject"):
         write_file(tmp_path / "objects", "terrazzo result", 1, header={}, arrays={"theta": np.array([object()])})
@@ -373,20 +380,15 @@ def test_objects_are_never_unpickled(tmp_path):
 def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
     path = small_file(tmp_path)
     good = path.read_bytes()
-    monkeypatch.setattr("terrazzo.storage.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("terrazzo.storage.files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         make(num_draws=10).save(path)
     assert path.read_bytes() == good
     assert [p.name for p in tmp_path.iterdir()] == ["result.tz"]
 
 
-def test_transport_travels_through_the_hook(tmp_path, monkeypatch):
-    module = types.ModuleType("terrazzo.transports")
-    module.serialise = lambda transport: (transport.encode(), {"kind": "text"})
-    module.deserialise = lambda data, config, space: f"{config['kind']}:{data.decode()}:{space.num_dims}"
-    monkeypatch.setitem(importlib.import_module("sys").modules, "terrazzo.transports", module)
-    path = make(transport="weights", num_draws=10).save(tmp_path / "r")
-    assert Result.load(path).transport == "text:weights:6"
-    monkeypatch.delattr(module, "serialise")
-    with pytest.raises(UnsupportedError, match="transport"):
-        make(transport="weights", num_draws=10).save(tmp_path / "s")
+def test_a_transport_is_stored_with_the_result(tmp_path):
+    space = make(num_draws=10).space
+    transport = product_transport(space, logits=np.random.default_rng(0).normal(size=(space.num_dims, space.max_size)))
+    back = Result.load(make(transport=transport, num_draws=10).save(tmp_path / "r")).transport
+    np.testing.assert_array_equal(np.asarray(back.logits), np.asarray(transport.logits))

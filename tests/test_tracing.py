@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import terrazzo as tz
-from terrazzo import compilation, running
-from terrazzo.identity import COMPUTATION, DATA, contents_digest, shown, target_identity
-from terrazzo.tracing import TracedFunction, in_this_precision, traced
+from terrazzo.engine import kernels as running
+from terrazzo.runtime import compilation
+from terrazzo.targets.identity import COMPUTATION, DATA, contents_digest, shown, target_identity
+from terrazzo.targets.tracing import TracedFunction, in_this_precision, traced
 
 THETA = jnp.zeros(4, jnp.int32)
 POINT = jnp.array([1, 0, 2, 1], jnp.int32)
@@ -203,3 +204,20 @@ def test_many_closures_in_one_process():
 @pytest.mark.skipif(not compilation.MAPS.exists(), reason="needs Linux's /proc")
 def test_three_hundred_closures_in_one_process():
     assert is_flat(session(300, 10))
+
+
+@pytest.mark.parametrize("sampler", ["systematic_gibbs", "exact"])
+def test_data_changed_in_place_is_read_again(sampler):
+    """JAX keeps what it traced of a function object; a second call must see the data as they are now."""
+    weights = np.full(6, 2.0)
+
+    def log_prob(theta):
+        return jnp.sum(jnp.asarray(weights) * theta.astype(float))
+
+    means = []
+    for value in (2.0, -2.0):
+        weights[:] = value
+        result = tz.sample(log_prob, tz.binary(6), seed=0, sampler=sampler, draws=500, progress="off")
+        means.append(result.theta.mean())
+    exact = 1 / (1 + np.exp(-2.0))
+    np.testing.assert_allclose(means, [exact, 1 - exact], atol=0.03)

@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import terrazzo as tz
@@ -32,7 +33,7 @@ def kl(fitted, target):
 
 
 def train(target, gradient, **options):
-    flow = tz.flow_transport(target.space, key=jax.random.key(0), **SMALL)
+    flow = tz.transports.flow_transport(target.space, key=jax.random.key(0), **SMALL)
     settings = {"batch_size": 64, "start_beta": 0.2, "anneal_steps": 100, "learning_rate": 3e-3, "num_steps": 400}
     objective = tz.reverse_kl(gradient)
     return tz.fit(jax.random.key(1), flow, target, objective=objective, **{**settings, **options})
@@ -62,21 +63,27 @@ def test_flow_learns(name, gradient):
 def test_a_held_offset_carries_no_derivative():
     """The three ways through the floor have the same values; the paper's leaves out the derivative of log q in u."""
     target = smooth_target()
-    flow = tz.flow_transport(target.space, key=jax.random.key(0), architecture="paper", num_layers=1, width=8)
+    flow = tz.transports.flow_transport(
+        target.space, key=jax.random.key(0), architecture="paper", num_layers=1, width=8
+    )
     z = 0.3 * jax.random.normal(jax.random.key(1), (target.space.num_dims,))
     pushed = flow.push(z)
     volumes = [flow.push_relaxed(z, is_offset_held=held).log_volume for held in (False, True)]
     assert np.allclose(volumes, pushed.log_volume, rtol=1e-5)
     slope = lambda held: jax.grad(lambda point: flow.push_relaxed(point, is_offset_held=held).log_volume)(z)
     assert not np.allclose(slope(False), slope(True), rtol=1e-3)
-    uniform = tz.flow_transport(target.space, key=jax.random.key(0), num_layers=1, width=8, dequantizer="uniform")
+    uniform = tz.transports.flow_transport(
+        target.space, key=jax.random.key(0), num_layers=1, width=8, dequantizer="uniform"
+    )
     flat = lambda held: jax.grad(lambda point: uniform.push_relaxed(point, is_offset_held=held).log_volume)(z)
     assert np.allclose(flat(False), flat(True))  # a uniform q has no derivative to leave out
 
 
 def test_product_learns_marginals_of_a_product():
     target = tz.Target(lambda t: jnp.sum(t.astype(float) * jnp.array([1.0, -1.0, 0.3])), tz.binary(3))
-    fitted = tz.fit(jax.random.key(0), tz.product_transport(target.space), target, num_steps=600, learning_rate=0.02)
+    fitted = tz.fit(
+        jax.random.key(0), tz.transports.product_transport(target.space), target, num_steps=600, learning_rate=0.02
+    )
     weights = sample_transport(jax.random.key(1), fitted.transport, target, 1000).log_weights
     assert np.asarray(weights).std() < 0.1  # the transport is the target: all weights are Z
 
@@ -84,7 +91,7 @@ def test_product_learns_marginals_of_a_product():
 def test_score_gradient_is_unbiased():
     """On a two-state space the score-function gradient equals the exact derivative of the objective (z-test, 1e-6)."""
     target = tz.Target(lambda t: 0.8 * t[0].astype(float), tz.binary(1))
-    transport = tz.product_transport(target.space, logits=[[0.3, -0.4]])
+    transport = tz.transports.product_transport(target.space, logits=[[0.3, -0.4]])
     objective = tz.reverse_kl("score_function")
 
     @eqx.filter_jit
@@ -113,7 +120,7 @@ def test_chunks_do_not_matter(target, monkeypatch):
 
 
 def test_a_first_check_may_end_training_before_it_begins(target):
-    transport, asked = tz.product_transport(target.space), []
+    transport, asked = tz.transports.product_transport(target.space), []
 
     def stop(checks, step):
         asked.append((list(checks), step))
@@ -135,16 +142,18 @@ def test_no_recompilation_for_a_new_flow_of_the_same_shape(target):
 
     module = sys.modules["terrazzo.training.fit"]
     options = {"num_steps": 12, "batch_size": 16, "check_every": 6}
-    tz.fit(jax.random.key(1), tz.flow_transport(target.space, key=jax.random.key(0), **SMALL), target, **options)
+    tz.fit(
+        jax.random.key(1), tz.transports.flow_transport(target.space, key=jax.random.key(0), **SMALL), target, **options
+    )
     before = module._train_chunk.num_compiled()
-    again = tz.flow_transport(target.space, key=jax.random.key(7), **SMALL)
+    again = tz.transports.flow_transport(target.space, key=jax.random.key(7), **SMALL)
     tz.fit(jax.random.key(2), again, target, **{**options, "learning_rate": 2e-3, "num_steps": 18})
     assert module._train_chunk.num_compiled() == before
 
 
 def test_stops_when_nothing_improves():
     target = tz.Target(lambda t: 0.0 * jnp.sum(t.astype(float)), tz.binary(2), probe=False)
-    fitted = tz.fit(jax.random.key(0), tz.product_transport(target.space), target, patience=2, check_every=5)
+    fitted = tz.fit(jax.random.key(0), tz.transports.product_transport(target.space), target, patience=2, check_every=5)
     assert fitted.reason == "converged"
     assert fitted.num_steps < 100
 
@@ -160,7 +169,7 @@ class Spoiled(eqx.Module):
 
 def test_non_finite_loss_keeps_the_last_good_transport(monkeypatch):
     target = tz.Target(Spoiled(1.0), tz.binary(3))
-    transport = tz.product_transport(target.space)
+    transport = tz.transports.product_transport(target.space)
     objective = tz.reverse_kl("score_function")
 
     class Dying(type(objective)):
@@ -190,3 +199,14 @@ def test_impossible_states_do_not_break_training():
     fitted = train(target, "score_function", num_steps=50)
     assert fitted.reason == "all steps"
     assert np.isfinite(fitted.history["loss"]).all()
+
+
+def test_any_optax_transformation_trains():
+    """The objects of optax: with weight decay, which needs the weights, and with a state of its own."""
+    target = tz.Target(lambda theta: jnp.sum(2.0 * theta.astype(float)), tz.binary(3))
+    for optimizer in (optax.adamw(0.1), optax.sgd(0.2, momentum=0.5)):
+        fitted = tz.fit(
+            jax.random.key(0), tz.transports.product_transport(target.space), target, num_steps=60, batch_size=64,
+            optimizer=optimizer, check_every=30,
+        )  # fmt: skip
+        assert fitted.history["held_out"][-1] < fitted.history["loss"][0] - 0.3

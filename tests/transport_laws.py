@@ -101,7 +101,8 @@ def identity_z_scores(transport, *, num_draws=2**18, seed=0):
     mean = np.bincount(index, weight, num) / num_draws
     square = np.bincount(index, weight**2, num) / num_draws
     is_visited = np.bincount(index, minlength=num) >= 1000
-    return ((mean - 1.0) / np.sqrt((square - mean**2) / num_draws))[is_visited]
+    mean, square = mean[is_visited], square[is_visited]
+    return (mean - 1.0) / np.sqrt((square - mean**2) / num_draws)
 
 
 def lift_z_scores(transport, *, num_draws=2**16, seed=0):

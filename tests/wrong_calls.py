@@ -13,7 +13,7 @@ import numpy as np
 import terrazzo as tz
 from terrazzo import problems, samplers
 from terrazzo.errors import OptionError, SpaceError, TargetError, TransportError, UnsupportedError
-from terrazzo.progress import Progress
+from terrazzo.runtime.progress import Progress
 from terrazzo.transports import posterior_log_weights
 
 SPACE = tz.binary(3)
@@ -24,7 +24,7 @@ def total(theta):
 
 
 TARGET = tz.Target(total, SPACE)
-PRODUCT = tz.product_transport(SPACE)
+PRODUCT = tz.transports.product_transport(SPACE)
 NAMED = tz.Space(a=tz.binary(2), b=tz.integers(1, 3))
 NAN, INF = float("nan"), float("inf")
 
@@ -44,7 +44,7 @@ def sample(**options):
 
 
 def auto(**options):
-    return tz.sample(TARGET, **{"seed": 0, "progress": "off", **options})
+    return tz.sample(TARGET, seed=0, progress="off", sampler=tz.Auto(**options))
 
 
 def maximize(**options):
@@ -52,24 +52,40 @@ def maximize(**options):
 
 
 def tempering(**options):
-    return tz.run_tempering(key(), TARGET, **options)
+    return sample(sampler=samplers.parallel_tempering(**options))
+
+
+class Nothing:
+    """A kernel that does not keep to the contract."""
+
+    def init(self, position, rng_key):
+        return None
+
+    def step(self, rng_key, state):
+        return None
+
+
+class Real(Nothing):
+    """A kernel on real numbers."""
+
+    def init(self, position, rng_key):
+        return samplers.State(position.astype(float), jnp.zeros(()))
+
+    def step(self, rng_key, state):
+        return state, None
 
 
 def smc(**options):
-    return tz.smc(key(), TARGET, **options)
+    run = {name: options.pop(name) for name in ("chains", "draws") if name in options}
+    return sample(sampler=tz.samplers.smc(**options), **run)
 
 
 def fit(**options):
     return tz.fit(key(), PRODUCT, TARGET, **options)
 
 
-def conditional(**options):
-    settings = {"num_draws": 10, **options}
-    return tz.sample_conditional(key(), PRODUCT, TARGET, {0: 1}, **settings)
-
-
 def by_name(sampler, **options):
-    return sample(sampler=sampler, sampler_options=options)
+    return sample(sampler=samplers.get(sampler)(**options))
 
 
 def words(value):
@@ -82,7 +98,7 @@ def _table(call, kind, title=None, **wrong):
     rows = {}
     for name, values in wrong.items():
         for value in values:
-            rows[f"{title or call.__name__} {name}={words(value)}"] = (
+            rows[f"{title or getattr(call, '__name__', call)} {name}={words(value)}"] = (
                 lambda n=name, v=value: call(**{n: v}),
                 kind,
                 name,
@@ -98,20 +114,13 @@ ROWS = {
         draws=[-1, None, "many", 10**12, NAN, True],
         warmup=[2.5, "long", 10**10, True],
         thin=[-2, 10**10, 1.5, "two"],
-        chunk_size=[-1, 10**10, 0.5],
         seed=[-5, 2**64, 1.0, None, "seed", True, [0]],
         max_seconds=[0, -1, INF, NAN, "1 min", True, [3]],
         max_evaluations=[0, -1, INF, NAN, "many"],
         checkpoint=[3, "", True, ["run"]],
         sampler=[["gibbs"], None, "", "Gibbs sampler", 1.5, {"gibbs": 1}],
-        sampler_options=["scale", [1], {1: 2}],
         progress=[3, None, "loud", ["off"], np.zeros(2)],
         precision=[64, "double", ["float64"], True],
-        keep_latent=["yes", 1, None],
-        vectorized=["yes", 2],
-        training=["long", [1], {1: 2}],
-        exploration=["long", 3, {"rungs": 2}],
-        transport_options=[3, "wide"],
     ),
     **{
         f"memory of {k}": (lambda o=o: sample(**o), OptionError, "memory")
@@ -119,19 +128,44 @@ ROWS = {
             "chains": {"chains": 10**9},
             "draws": {"draws": 10**9, "chains": 1000},
             "latent": {
-                "sampler": "latent_pcn",
-                "transport": PRODUCT,
-                "training": False,
-                "keep_latent": True,
+                "sampler": samplers.latent_pcn(transport=PRODUCT, training=False, keep_latent=True),
                 "draws": 2**31 - 1,
                 "chains": 100,
             },
         }.items()
     },
     **_table(sample, SpaceError, init=["zeros", [0, 1], [0, 1, NAN], [[0], [1, 2]], {"x": 1}, object(), [0, 1, None]]),
+    **_table(auto, OptionError, exploration=["long", 3, {"max_rounds": 2}], training=["long", [1], {"num_steps": 2}]),
+    **_table(tz.Exploration, OptionError, num_ladders=[1, 2.5, "two"], max_rounds=[0, "all"]),
     **_table(
-        auto, OptionError, exploration=[{"num_ladders": 1}, {"max_rounds": 0}], training=[{"num_steps": 0.5, "x": 1}]
+        tz.Training,
+        OptionError,
+        num_steps=[0, 0.5, "many"],
+        batch_size=[1, 2.5],
+        learning_rate=[0, -1.0, "slow", NAN],
+        clip_norm=[0, INF],
+        start_beta=[-0.5, 2.0],
+        anneal_steps=[-1],
+        patience=[0],
+        check_every=[0],
+        num_groups=[0],
+        objective=[3, "reverse"],
     ),
+    **_table(samplers.latent_pcn, OptionError, wings=[2], colours=[[0, 1]]),
+    **_table(tz.autoregressive, OptionError, wings=[2], space=[SPACE]),
+    "keep_latent of text": (lambda: sample(sampler=samplers.latent_pcn(keep_latent="yes")), OptionError, "keep_latent"),
+    "keep_latent without a latent": (lambda: samplers.gibbs(keep_latent=True), OptionError, "keep_latent"),
+    "a transport for gibbs": (lambda: samplers.gibbs(transport="flow"), OptionError, "transport"),
+    "positional options": (lambda: sample(sampler=samplers.smc, init=np.zeros(3)), OptionError, "init"),
+    "a plan for smc": (lambda: sample(sampler=samplers.smc, plan=3), OptionError, "plan"),
+    "importance without a transport": (lambda: sample(sampler=samplers.importance), TransportError, "transport"),
+    "importance by a recipe": (
+        lambda: sample(sampler=samplers.importance(transport=tz.flow())),
+        TransportError,
+        "trained",
+    ),
+    "a kernel that returns nothing": (lambda: sample(sampler=Nothing()), OptionError, "kernel of your own"),
+    "a kernel of real positions": (lambda: sample(sampler=Real()), OptionError, "position"),
     **_table(
         maximize,
         OptionError,
@@ -143,25 +177,17 @@ ROWS = {
         max_seconds=[0, -1, NAN, INF, "1"],
         max_evaluations=[0, -5, 1.5],
         max_inverse_temperature=[0, -1, NAN, INF],
-        kernel=["gibs", 3, ["gibbs"]],
-        kernel_options=[3, "fast", {"speed": 1}],
+        kernel=["gibs", 3, ["gibbs"], samplers.hybrid, samplers.smc()],
         enumerate_up_to=[-1, 0.5, 2**40],
         precision=["half", 32],
         progress=["loud"],
-        vectorized=["yes"],
     ),
     **_table(maximize, SpaceError, init=["zeros", [0, 1], [0, 1, 7], object()]),
     **_table(
         tempering,
         OptionError,
-        num_chains=[0, -1, 2.5, "8", 10**10],
-        num_draws=[0, -1, None],
-        num_warmup=[-1, 1.5],
-        thinning=[0, -2, 10**10, 0.5],
         num_temperatures=[0, "16"],
-        keep_tempered=["yes", 1],
-        kernel=["gibs", 3],
-        kernel_options=[5, {"speed": 1}],
+        kernel=["gibs", 3, samplers.hybrid, samplers.smc()],
         num_moves=[0, "two"],
         wobble=[1],
         inverse_temperatures=[
@@ -180,12 +206,11 @@ ROWS = {
     **_table(
         smc,
         OptionError,
-        num_particles=[0, 1, -1, 2.5, "many", 10**10],
-        num_runs=[0, "4"],
+        draws=[0, 1, -1, 2.5, "many", 10**10],
+        chains=[0, "4"],
         num_moves=[0, 1.5],
         target_ess=[0, 1, -1, NAN, "half"],
         kernel=["gibs", None],
-        kernel_options=[3],
     ),
     **_table(
         fit,
@@ -193,6 +218,7 @@ ROWS = {
         num_steps=[-1, "many", 10**10],
         batch_size=[0, 2.5, 10**12],
         learning_rate=[0, NAN, INF, "fast"],
+        optimizer=["adam", 3],
         clip_norm=[0, NAN],
         start_beta=[-0.5, NAN, "cold"],
         anneal_steps=[-1, 0.5],
@@ -205,14 +231,6 @@ ROWS = {
         check_first=["yes"],
         should_stop=[3],
         progress=["off", 3],
-    ),
-    **_table(
-        conditional,
-        OptionError,
-        num_draws=[0, -1, 2.5, "ten", 10**10 * 10**4],
-        chains=[0, 1.5, "8"],
-        method=["weight", None, 3],
-        wobble=[1],
     ),
     **_table(
         lambda **o: by_name("parallel_tempering", **o),
@@ -229,28 +247,22 @@ ROWS = {
         f"key of {name} = {value!r}": (lambda c=call, v=value: c(v), OptionError, "key")
         for value in (0, None, "key", 1.5)
         for name, call in {
-            "run_tempering": lambda k: tz.run_tempering(k, TARGET),
-            "smc": lambda k: tz.smc(k, TARGET),
             "fit": lambda k: tz.fit(k, PRODUCT, TARGET),
-            "sample_conditional": lambda k: tz.sample_conditional(k, PRODUCT, TARGET, {0: 1}),
-            "sample_transport": lambda k: tz.sample_transport(k, PRODUCT, TARGET, 10),
+            "sample_transport": lambda k: tz.transports.sample_transport(k, PRODUCT, TARGET, 10),
             "transport.sample": lambda k: PRODUCT.sample(k, 10),
-            "flow_transport": lambda k: tz.flow_transport(SPACE, key=k),
-            "autoregressive_transport": lambda k: tz.autoregressive_transport(SPACE, key=k),
+            "flow_transport": lambda k: tz.transports.flow_transport(SPACE, key=k),
+            "autoregressive_transport": lambda k: tz.transports.autoregressive_transport(SPACE, key=k),
         }.items()
     },
-    "many keys": (lambda: tz.smc(jax.random.split(key(), 3), TARGET), OptionError, "key"),
+    "many keys": (lambda: tz.fit(jax.random.split(key(), 3), PRODUCT, TARGET), OptionError, "key"),
     **{
         f"target of {name} is {what}": (lambda c=call, v=value: c(v), TargetError, "target")
         for what, value in {"a function": total, "a number": 3, "None": None}.items()
         for name, call in {
-            "run_tempering": lambda t: tz.run_tempering(key(), t),
-            "smc": lambda t: tz.smc(key(), t),
             "fit": lambda t: tz.fit(key(), PRODUCT, t),
             "condition": lambda t: tz.condition(t, {0: 1}),
-            "sample_conditional": lambda t: tz.sample_conditional(key(), PRODUCT, t, {0: 1}),
-            "sample_transport": lambda t: tz.sample_transport(key(), PRODUCT, t, 10),
-            "coupling_order": lambda t: tz.coupling_order(t),
+            "sample_transport": lambda t: tz.transports.sample_transport(key(), PRODUCT, t, 10),
+            "coupling_order": lambda t: tz.transports.coupling_order(t),
             "exact_answers": lambda t: problems.exact_answers(t),
             "posterior_log_weights": lambda t: posterior_log_weights(key(), PRODUCT, t, np.zeros((1, 3), int)),
         }.items()
@@ -260,18 +272,17 @@ ROWS = {
         for value in (3, "flow")
         for name, call in {
             "fit": lambda t: tz.fit(key(), t, TARGET),
-            "sample_transport": lambda t: tz.sample_transport(key(), t, TARGET, 10),
-            "sample_conditional": lambda t: tz.sample_conditional(key(), t, TARGET, {0: 1}),
+            "sample_transport": lambda t: tz.transports.sample_transport(key(), t, TARGET, 10),
         }.items()
     },
     "sample_transport of another space": (
-        lambda: tz.sample_transport(key(), tz.product_transport(tz.binary(4)), TARGET, 10),
+        lambda: tz.transports.sample_transport(key(), tz.transports.product_transport(tz.binary(4)), TARGET, 10),
         TransportError,
         "space",
     ),
     **{
         f"sample_transport {n!r} draws": (
-            lambda n=n: tz.sample_transport(key(), PRODUCT, TARGET, n),
+            lambda n=n: tz.transports.sample_transport(key(), PRODUCT, TARGET, n),
             OptionError,
             "num_draws",
         )
@@ -343,7 +354,7 @@ ROWS = {
         "label",
     ),
     **{
-        f"as_space({v!r})": (lambda v=v: tz.product_transport(v), SpaceError, "space")
+        f"as_space({v!r})": (lambda v=v: tz.transports.product_transport(v), SpaceError, "space")
         for v in (None, "binary", [2, 2], {"a": 2})
     },
     "dims of numbers": (lambda: tz.binary(3, dims=(1,)), SpaceError, "dims"),
@@ -352,7 +363,7 @@ ROWS = {
     "coords a number": (lambda: tz.binary(3, dims="x", coords={"x": 3}), SpaceError, "coords"),
     # transports and objectives
     **_table(
-        lambda **o: tz.flow_transport(SPACE, key=key(), **o),
+        lambda **o: tz.transports.flow_transport(SPACE, key=key(), **o),
         OptionError,
         "flow_transport",
         num_layers=[-1, 2.5],
@@ -363,7 +374,7 @@ ROWS = {
         dequantizer=[None],
     ),
     **_table(
-        lambda **o: tz.autoregressive_transport(SPACE, key=key(), **o),
+        lambda **o: tz.transports.autoregressive_transport(SPACE, key=key(), **o),
         OptionError,
         "autoregressive_transport",
         width=[0, "wide", 2**40],
@@ -372,13 +383,13 @@ ROWS = {
         order=[[0, 1], [0, 0, 1], "natural", [0.0, 1.0, 2.0], 3],
     ),
     **_table(
-        lambda **o: tz.product_transport(SPACE, **o),
+        lambda **o: tz.transports.product_transport(SPACE, **o),
         TransportError,
         "product_transport",
         logits=["zeros", 3, [[1, 2]], object()],
     ),
     **_table(
-        lambda **o: tz.coupling_order(TARGET, **o),
+        lambda **o: tz.transports.coupling_order(TARGET, **o),
         OptionError,
         "coupling_order",
         num_points=[0, 1.5],
@@ -442,12 +453,7 @@ ROWS = {
     },
     "interacting colours": (
         lambda: tz.sample(
-            lambda t: total(t) ** 2,
-            SPACE,
-            seed=0,
-            sampler="coloured_gibbs",
-            progress="off",
-            sampler_options={"colours": [0, 0, 1]},
+            lambda t: total(t) ** 2, SPACE, seed=0, sampler=samplers.coloured_gibbs(colours=[0, 0, 1]), progress="off"
         ),
         UnsupportedError,
         "sites 0 and 1",

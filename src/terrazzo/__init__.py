@@ -1,29 +1,29 @@
 """Terrazzo: exact, diagnosed draws from any unnormalised distribution over integers."""
 
-from terrazzo import errors as errors
-from terrazzo import problems as problems
-from terrazzo import samplers as samplers
-from terrazzo.conditionals import condition as condition
-from terrazzo.conditionals import sample_conditional as sample_conditional
-from terrazzo.inference import sample as sample
-from terrazzo.optimisation import maximize as maximize
-from terrazzo.results import Result as Result
-from terrazzo.running_conditionals import AbstractRunningConditionals as AbstractRunningConditionals
-from terrazzo.samplers import run_tempering as run_tempering
-from terrazzo.samplers import smc as smc
-from terrazzo.spaces import Space as Space
-from terrazzo.spaces import binary as binary
-from terrazzo.spaces import categorical as categorical
-from terrazzo.spaces import integers as integers
-from terrazzo.targets import Target as Target
-from terrazzo.targets import blackbox as blackbox
-from terrazzo.training import fit as fit
-from terrazzo.training import forward_kl as forward_kl
-from terrazzo.training import reverse_kl as reverse_kl
-from terrazzo.transports import autoregressive_transport as autoregressive_transport
-from terrazzo.transports import coupling_order as coupling_order
-from terrazzo.transports import flow_transport as flow_transport
-from terrazzo.transports import product_transport as product_transport
-from terrazzo.transports import sample_transport as sample_transport
+from terrazzo import diagnostics, errors, problems, samplers, transports
+from terrazzo.auto.options import Auto, Exploration
+from terrazzo.inference.call import sample
+from terrazzo.inference.explaining import explain
+from terrazzo.inference.optimisation import maximize
+from terrazzo.results.result import Result
+from terrazzo.spaces import Space, binary, categorical, integers
+from terrazzo.targets.black_boxes import blackbox
+from terrazzo.targets.conditioning import condition
+from terrazzo.targets.running_conditionals import AbstractRunningConditionals
+from terrazzo.targets.target import Target
+from terrazzo.training import Training, fit, forward_kl, reverse_kl
+from terrazzo.transports.registry import REGISTRY as _TRANSPORTS
 
 __version__ = "0.1.0"
+
+autoregressive, flow, product = _TRANSPORTS["autoregressive"], _TRANSPORTS["flow"], _TRANSPORTS["product"]
+
+__all__ = [
+    "AbstractRunningConditionals", "Auto", "Exploration", "Result", "Space", "Target", "Training", "autoregressive",
+    "binary", "blackbox", "categorical", "condition", "diagnostics", "errors", "explain", "fit", "flow", "forward_kl",
+    "integers", "maximize", "problems", "product", "reverse_kl", "sample", "samplers", "transports",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

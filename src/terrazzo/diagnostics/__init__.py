@@ -1,6 +1,6 @@
 """Diagnostics: arrays in, numbers out. NumPy and SciPy only; nothing here knows what a sampler is.
 
-Conventions (DESIGN section 3, trap 5): a constant coordinate has NaN as its effective sample size and R-hat, is
+Conventions (docs/theory.md, trap 5): a constant coordinate has NaN as its effective sample size and R-hat, is
 counted and listed, and is never averaged in. Chains that are each constant but differ have an infinite R-hat.
 The estimator of the paper is kept beside ours under its own name, `paper_ess`.
 """

@@ -319,15 +319,40 @@ def mcse(draws: Any) -> Any:
     return _over_coordinates(draws, _mcse)[()]
 
 
-def describe(draws: Any) -> ChainStatistics:
+def describe(draws: Any, weights: Any = None) -> ChainStatistics:
     """All statistics of each coordinate in one pass over the draws.
 
     Args:
         draws: Shape (chain, draw, *shape).
+        weights: Importance weights of independent draws, (chain, draw), up to a factor. Means are weighted then, the
+            effective sample size is (sum w)^2 / sum w^2, and R-hat compares the weighted means of the chains.
 
     >>> describe(np.zeros((2, 10, 3), int)).is_constant.tolist()
     [True, True, True]
     """
+    if weights is not None:
+        return _weighted(np.asarray(draws, float), np.asarray(weights, float))
     table = _over_coordinates(draws, _all)
     mean, sd, error, bulk, tail, r_hat, is_constant = np.moveaxis(table, -1, 0)
     return ChainStatistics(mean, sd, error, bulk, tail, r_hat, is_constant.astype(bool))
+
+
+def _weighted(draws: np.ndarray, weights: np.ndarray) -> ChainStatistics:
+    shaped = weights.reshape(*weights.shape, *(1,) * (draws.ndim - 2))
+    per_chain = shaped / shaped.sum(axis=1, keepdims=True)
+    w = shaped / shaped.sum()
+    draws = np.where(w > 0, draws, 0.0)  # log pi of a draw without weight is -inf
+    mean = (w * draws).sum(axis=(0, 1))
+    variance = (w * (draws - mean) ** 2).sum(axis=(0, 1))
+    effective = float(1 / (w**2).sum())
+    error = np.sqrt((w**2 * (draws - mean) ** 2).sum(axis=(0, 1)))
+    each = float((1 / (per_chain**2).sum(axis=1)).mean())  # effective draws a chain
+    is_constant = np.asarray(draws.min(axis=(0, 1)) == draws.max(axis=(0, 1)))
+    between = (per_chain * draws).sum(axis=1).var(axis=0, ddof=1) if len(draws) > 1 else np.full(mean.shape, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        r_hat = np.sqrt(max(each - 1, 0.0) / each + between / variance)
+    ess = np.where(is_constant, np.nan, effective)
+    return ChainStatistics(
+        mean=mean, sd=np.sqrt(variance), mcse=error, ess_bulk=ess, ess_tail=ess,
+        r_hat=np.where(is_constant, np.nan, r_hat), is_constant=is_constant,
+    )  # fmt: skip

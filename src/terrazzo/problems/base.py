@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 
 class Problem(NamedTuple):

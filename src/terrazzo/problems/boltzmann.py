@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
-from terrazzo import arguments
+from terrazzo.errors import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 MAX_SUMMED = 16
 

@@ -14,10 +14,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.special import gammaln, logsumexp
 
-from terrazzo import arguments
+from terrazzo.errors import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 
 class CurieWeiss(eqx.Module):

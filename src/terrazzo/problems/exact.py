@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo import arguments
-from terrazzo.errors import OptionError, TargetError
-from terrazzo.targets import Target
+from terrazzo.errors import OptionError, TargetError, arguments
+from terrazzo.targets.target import Target
 
 MAX_STATES = 2**22
 CHUNK = 2**16

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
+from terrazzo.errors import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 _CLEAN = (
     "0000000000000000000000000000000000000006e0001ffe000ffc0000ffc00005c4000018000001c000000c0000"

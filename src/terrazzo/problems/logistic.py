@@ -15,11 +15,10 @@ import numpy as np
 from jax.scipy.special import log_ndtr
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
-from terrazzo.errors import OptionError
+from terrazzo.errors import MissingPackageError, OptionError, arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import integers
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 DATASETS = ("iris", "wine", "breast_cancer", "digits")
 PRIORS = ("uniform", "gaussian")
@@ -88,7 +87,7 @@ def load_standardised(dataset: str) -> tuple[np.ndarray, np.ndarray]:
     try:
         from sklearn import datasets
     except ImportError:
-        raise OptionError("dataset", "needs scikit-learn", "pip install 'terrazzo[problems]'") from None
+        raise MissingPackageError("scikit-learn", extra="paper") from None
     features, labels = getattr(datasets, f"load_{dataset}")(return_X_y=True)
     sd = features.std(axis=0, ddof=1)
     scaled = (features - features.mean(axis=0)) / np.where(sd == 0, 1.0, sd)

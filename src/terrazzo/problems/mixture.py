@@ -12,9 +12,9 @@ import numpy as np
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float, Num
 
-from terrazzo import arguments
+from terrazzo.errors import arguments
 from terrazzo.spaces import Space, integers
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 NUM_TARGETS = 4
 

@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
-from terrazzo.errors import OptionError
+from terrazzo.errors import OptionError, arguments
 from terrazzo.problems.base import Problem
 from terrazzo.problems.ising import lattice_colours, lattice_edges
 from terrazzo.spaces import categorical
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 MAX_ROW_STATES = 1024
 

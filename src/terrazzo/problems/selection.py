@@ -10,7 +10,7 @@ Schaefer & Chopin (2013) and by the paper. On noise-free data (the paper's) lamb
 residuals are therefore floored at 1e-12 y'y, which defines the posterior there.
 
 Two nearly equal numbers are subtracted in the last term. In float32 that is wrong by up to thousands of nats on
-noise-free data (DESIGN, trap 6), so these targets insist on float64.
+noise-free data (docs/theory.md, trap 6), so these targets insist on float64.
 
 Whether one more column comes in, or goes, follows from the swept matrix S of X'X + I / nu2 beside X'y: with pivot S_ii
 and slope s_i the residual y'y - ... changes by -s_i^2 / S_ii and log |C| by log |S_ii| / 2, in both directions
@@ -25,12 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
-from terrazzo.errors import OptionError, UnsupportedError
+from terrazzo.errors import OptionError, UnsupportedError, arguments
 from terrazzo.problems.base import Problem
-from terrazzo.running_conditionals import AbstractRunningConditionals
 from terrazzo.spaces import binary
-from terrazzo.targets import Target
+from terrazzo.targets.running_conditionals import AbstractRunningConditionals
+from terrazzo.targets.target import Target
 
 LEAST_RESIDUAL = 1e-12  # of y'y: what cancellation leaves of a perfect fit
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
+from terrazzo.errors import arguments
 from terrazzo.problems.base import Problem
 from terrazzo.spaces import binary
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 
 
 class DenseSpins(eqx.Module):

@@ -1,119 +1,112 @@
-"""The HTML page: one file, no network, everything from outside escaped; for screens, phones and paper."""
+"""The page of a run, put together."""
 
-import base64
-from collections.abc import Sequence
 from html import escape
-from importlib import resources
+from pathlib import Path
+from typing import Any
 
-from terrazzo.experiments.presets import EXPERIMENTS
-from terrazzo.report.figures import Picture
-from terrazzo.report.notes import INTRODUCTION, NOTES
-from terrazzo.report.rows import Row
-from terrazzo.report.tables import Cell, Table
+import numpy as np
 
-TITLE = "Sampling in combinatorial spaces: the paper's experiments, run anew"
+from terrazzo.report import words
+from terrazzo.report.chains import chains_section, correlations_section
+from terrazzo.report.coordinates import coordinates_section
+from terrazzo.report.marginals import marginals_section
+from terrazzo.report.markup import Cell, asset, document, facts, number, paragraph, seconds, section, table
+from terrazzo.report.running import evidence_section, moves_section, repeat_section, sampler_name
+from terrazzo.report.target import target_section
+from terrazzo.report.view import View
+from terrazzo.results.result import Result
+from terrazzo.storage.atomic import write_text
+from terrazzo.verdict.checks import figure as short
+
+SECTIONS = (
+    ("target", "Target", target_section),
+    ("posterior", "Posterior", marginals_section),
+    ("chains", "Chains", chains_section),
+    ("correlations", "Correlations", correlations_section),
+    ("evidence", "Evidence", evidence_section),
+    ("moves", "Moves and cost", moves_section),
+    ("coordinates", "Coordinates", coordinates_section),
+    ("repeat", "Repeat", repeat_section),
+)
 
 
-def render_page(rows: Sequence[Row], tables: Sequence[Table], pictures: Sequence[Picture]) -> str:
-    """The whole page."""
-    style, script = (resources.files("terrazzo.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
-    names = [table.name for table in tables]
-    links = "".join(f'<a href="#{escape(n)}">{escape(EXPERIMENTS[n].title)}</a>' for n in names)
-    sections = "".join(
-        _section(table, [p for p in pictures if p.experiment == table.name], [r for r in rows if r[0] == table.name])
-        for table in tables
+def render_page(result: Result) -> str:
+    """The whole page of a result, as one text."""
+    view = View(result)
+    parts = [(name, title, make(view)) for name, title, make in SECTIONS]
+    shown = [("verdict", "Verdict", _verdict(view)), *((n, t, markup) for n, t, markup in parts if markup)]
+    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in shown)
+    body = (
+        f"<header>{_head(view)}<nav aria-label='Sections'>{links}</nav></header>"
+        f"<main>{''.join(markup for _, _, markup in shown)}</main>"
     )
+    style, script = (asset("terrazzo.report", name) for name in ("run.css", "run.js"))
+    return document(_title(result), body, style=style, script=script)
+
+
+def write_page(result: Result, path: Any) -> Path:
+    """Writes the page of a result to a file."""
+    return write_text(path, render_page(result))
+
+
+def _title(result: Result) -> str:
+    sampler = sampler_name(result)
+    names = ", ".join(result.space.names[:3]) + (", …" if len(result.space.names) > 3 else "")
+    return f"{result.num_chains} × {result.num_draws:,} draws of {names}, by {sampler}"
+
+
+def _head(view: View) -> str:
+    """What a person wants first: how far to trust it."""
+    result = view.result
+    verdict = result.verdict
+    tone = words.TONES[verdict.grade]
+    pairs = [
+        ("coordinates", f"{result.space.num_dims:,}"),
+        ("chains × draws", f"{result.num_chains} × {result.num_draws:,}"),
+    ]
+    ess = [q.row.ess_bulk for q in view.quantities if q.row.ess_bulk == q.row.ess_bulk]
+    if ess:
+        pairs.append(("least effective draws", number(min(ess), 3)))
+    if result.evidence is not None and result.evidence.log_z == result.evidence.log_z:
+        pairs.append(("log Z", f"{number(result.evidence.log_z, 6)} ± {number(result.evidence.standard_error, 2)}"))
+    spent = result.provenance.get("seconds")
+    if isinstance(spent, dict):
+        pairs.append(("time", seconds(sum(v for v in spent.values() if isinstance(v, int | float)))))
     return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{escape(TITLE)}</title><style>{style}</style></head><body>'
-        f"<header><h1>{escape(TITLE)}</h1><p>{escape(INTRODUCTION)}</p>{_summary(rows)}"
-        f'<nav>{links}<a href="#made">How this was made</a></nav></header>'
-        f"<main>{sections}{_made(rows)}</main><script>{script}</script></body></html>\n"
+        f"<p class='brand'>Terrazzo · page of a run</p><h1>{escape(_title(result))}</h1>"
+        f'<div class="verdict {tone}"><p class="grade"><span aria-hidden="true">{_sign(tone)}</span> '
+        f"{escape(verdict.grade)}</p><p>{escape(words.MEANINGS[verdict.grade])}</p></div>{facts(pairs)}"
     )
 
 
-def _summary(rows: Sequence[Row]) -> str:
-    """Counts, presets and devices in a few words."""
-    records = [record for row in rows for record in row.records]
-    trusted = sum(row.num_trusted for row in rows)
-    cut = sum(not record.get("is_complete", True) for record in records)
-    presets = sorted({str(record["configuration"].get("preset")) for record in records})
-    devices = sorted({str(record.get("device")) for record in records})
-    facts = [
-        ("runs", f"{len(records)}"),
-        ("trusted by our own checks", f"{trusted} of {len(records)}"),
-        ("preset", ", ".join(presets)),
-        ("device", ", ".join(devices)),
-    ] + ([("cut short by a time limit", f"{cut}")] if cut else [])
-    return "<dl>" + "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in facts) + "</dl>"
+def _key(value: float) -> float:
+    """What a number is sorted by, also where it is infinite or missing."""
+    return float(np.clip(np.nan_to_num(value), -1e300, 1e300))
 
 
-def _section(table: Table, pictures: Sequence[Picture], rows: Sequence[Row]) -> str:
-    notes = "".join(f"<li>{escape(note)}</li>" for note in NOTES.get(table.name, ()))
-    figures = "".join(_picture(picture) for picture in pictures)
-    return (
-        f'<section id="{escape(table.name)}"><h2>{escape(table.title)}</h2>'
-        f"{render_table(table)}<ul>{notes}</ul>{figures}{_verdicts(rows)}</section>"
-    )
+def _sign(tone: str) -> str:
+    return {"good": "✓", "bad": "✗", "open": "○"}[tone]
 
 
-def render_table(table: Table) -> str:
-    """A table whose heads sort it; cells carry the number they are sorted by."""
-    heads = "".join(f'<th scope="col"><button type="button">{escape(head)}</button></th>' for head in table.columns)
-    is_numeric = [any(row[i].key is not None for row in table.rows) for i in range(len(table.columns))]
-    lines = []
-    for row in table.rows:
-        cells = "".join(_cell(cell, numeric) for cell, numeric in zip(row, is_numeric, strict=True))
-        lines.append(f"<tr>{cells}</tr>")
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-        f'<p class="caption">{escape(table.caption)} Click a head to sort.</p>'
-    )
-
-
-def _cell(cell: Cell, is_numeric: bool) -> str:
-    tone = {"trusted": "good", "not trusted": "bad"}.get(cell.text)
-    if tone is not None:
-        return f'<td data-key="{cell.key!r}"><span class="mark {tone}">{escape(cell.text)}</span></td>'
-    kind = ' class="number"' if is_numeric else ""
-    key = "" if cell.key is None else f' data-key="{cell.key!r}"'
-    return f"<td{kind}{key}>{escape(cell.text)}</td>"
-
-
-def _picture(picture: Picture) -> str:
-    data = base64.b64encode(picture.data).decode()
-    caption = escape(picture.caption)
-    return (
-        f'<figure><img alt="{caption}" src="data:image/png;base64,{data}"><figcaption>{caption}</figcaption></figure>'
-    )
-
-
-def _verdicts(rows: Sequence[Row]) -> str:
-    """What the library says about each of its own runs, word for word."""
-    items = []
-    for row in rows:
-        for record in row.records:
-            fold = record["piece"].get("fold")
-            name = f"{row.setting}, {row.label}" + ("" if fold is None else f", fold {fold + 1}")
-            items.append(f"<li><b>{escape(name)}</b>: {escape(str(record['verdict'].get('text')))}</li>")
-    return f"<details><summary>Verdict of every run</summary><ul>{''.join(items)}</ul></details>"
-
-
-def _made(rows: Sequence[Row]) -> str:
-    """Commands, versions, machines."""
-    records = [record for row in rows for record in row.records]
-    commands = list(dict.fromkeys(str(record.get("command")) for record in records))
-    machines = dict.fromkeys(
-        f"{record.get('device')}; {record.get('platform')}; "
-        + ", ".join(f"{k} {v}" for k, v in dict(record["versions"]).items())
-        for record in records
-    )
-    return (
-        '<section id="made"><h2>How this was made</h2><p>The commands that wrote the records of this page:</p>'
-        f"<pre>{escape(chr(10).join(commands))}</pre><p>Machines and versions:</p><ul>"
-        + "".join(f"<li>{escape(machine)}</li>" for machine in machines)
-        + "</ul><p>Every number of this page stands in a JSON file beside it, one a run, with its configuration and "
-        "seed. The digit is image 0 of the MNIST training set (LeCun, Cortes, Burges; CC BY-SA 3.0).</p></section>"
-    )
+def _verdict(view: View) -> str:
+    """Every check: what it asks, what was found, and what to do."""
+    result = view.result
+    checks = result.checks()
+    failed = [check for check in checks if not check.passed and check.advice]
+    todo = ""
+    if failed:
+        items = "".join(f"<li><b>{escape(c.name)}</b>: {escape(c.advice)}.</li>" for c in failed)
+        todo = f"<h3>What to do</h3><ul>{items}</ul>"
+    rows = [
+        (
+            Cell(words.answer(c), float(("bad", "open", "note", "good").index(words.tone(c))), words.tone(c)),
+            Cell(c.name), Cell(short(c.value), _key(c.value)), Cell(short(c.threshold), _key(c.threshold)),
+            Cell(words.question(c)),
+        )
+        for c in checks
+    ]  # fmt: skip
+    listed = table(("", "check", "found", "threshold", "what it asks"), rows, "checks")
+    return section(
+        "verdict", "The verdict, and why", paragraph(f"In one line: {result.verdict}."), todo,
+        f'<div class="checks">{listed}</div>',
+    )  # fmt: skip

@@ -6,3 +6,4 @@ from terrazzo.training.objectives import ForwardKL as ForwardKL
 from terrazzo.training.objectives import ReverseKL as ReverseKL
 from terrazzo.training.objectives import forward_kl as forward_kl
 from terrazzo.training.objectives import reverse_kl as reverse_kl
+from terrazzo.training.settings import Training as Training

@@ -18,9 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
-from terrazzo.errors import GradientError, OptionError
-from terrazzo.targets import Target
+from terrazzo.errors import GradientError, OptionError, arguments
+from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 from terrazzo.transports.base import AbstractTransport
 

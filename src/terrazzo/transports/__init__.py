@@ -12,6 +12,8 @@ from terrazzo.transports.ordering import coupling_order as coupling_order
 from terrazzo.transports.product import ProductTransport as ProductTransport
 from terrazzo.transports.product import product_transport as product_transport
 from terrazzo.transports.registry import REGISTRY as REGISTRY
+from terrazzo.transports.registry import TransportRecipe as TransportRecipe
 from terrazzo.transports.registry import TransportSpec as TransportSpec
 from terrazzo.transports.serialisation import deserialise as deserialise
+from terrazzo.transports.serialisation import is_storable as is_storable
 from terrazzo.transports.serialisation import serialise as serialise

@@ -2,7 +2,7 @@
 
     v(z) = log p(z) - log q(theta),   log q(theta) = sum_i log q(theta_i | theta_<i)
 
-The dequantizer is exact, so the weight p~/p = pi / q depends on theta alone: no dequantization gap (DESIGN section 1).
+The dequantizer is exact, so the weight p~/p = pi / q depends on theta alone: no dequantization gap (docs/theory.md).
 
 The network is causal by construction: position t sees h_t = c_t + sum_{s < t} E_s(theta_s), then residual blocks shared
 by all positions, then its own head. Scoring a configuration is one parallel pass (an exclusive cumulative sum);
@@ -22,8 +22,7 @@ import numpy as np
 from jax.scipy.special import ndtr
 from jaxtyping import Array, Bool, Float, Int
 
-from terrazzo import arguments
-from terrazzo.errors import OptionError
+from terrazzo.errors import OptionError, arguments
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import heads, inverse_cdf, networks, normal
 from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection

@@ -5,7 +5,7 @@ deterministic surjection with a number v(z), and `lift(key, theta) -> z` draws f
 
 **The law:** for every theta the integral of exp(v(z)) over {z : push(z) = theta} is exactly 1. Then
 p~(z) = pi(push(z)) exp(v(z)) has pi as the exact law of theta, whatever the weights of the networks are
-(DESIGN section 1).
+(docs/theory.md, section 1).
 """
 
 from abc import abstractmethod
@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
-from terrazzo.compilation import jit
-from terrazzo.errors import TargetError, TransportError
+from terrazzo.errors import TargetError, TransportError, arguments
+from terrazzo.runtime.compilation import jit
 from terrazzo.spaces import Space
-from terrazzo.targets import Target
+from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 
 WEIGHT_BATCH = 1024  # configurations weighed at a time
@@ -111,7 +110,7 @@ class AbstractTransport(eqx.Module):
             Flat configurations; `transport.space.decode` gives them in the user's values.
 
         >>> import jax, terrazzo as tz
-        >>> tz.product_transport(tz.binary(3)).sample(jax.random.key(0), 5).shape
+        >>> tz.transports.product_transport(tz.binary(3)).sample(jax.random.key(0), 5).shape
         (5, 3)
         """
         num_draws = _checked_draws(key, num_draws, self.num_dims)
@@ -132,7 +131,9 @@ def _checked_draws(key: Any, num_draws: Any, num_dims: int) -> int:
 
 def checked_pair(transport: Any, target: Any) -> None:
     """Raises unless these are a transport and a target on one space."""
-    arguments.instance("transport", transport, AbstractTransport, "e.g. tz.product_transport(space)", TransportError)
+    arguments.instance(
+        "transport", transport, AbstractTransport, "e.g. tz.transports.product_transport(space)", TransportError
+    )
     arguments.instance("target", target, Target, "e.g. tz.Target(log_prob, tz.binary(20))", TargetError)
     if transport.space != target.space:
         raise TransportError("transport", "was built for another space", "build it for the target's space")
@@ -177,7 +178,8 @@ def sample_transport(key: Array, transport: AbstractTransport, target: Target, n
 
     >>> import jax, jax.numpy as jnp, terrazzo as tz
     >>> target = tz.Target(lambda t: -0.5 * t.sum(), tz.binary(3))
-    >>> draws = tz.sample_transport(jax.random.key(0), tz.product_transport(target.space), target, 4096)
+    >>> transport = tz.transports.product_transport(target.space)
+    >>> draws = tz.transports.sample_transport(jax.random.key(0), transport, target, 4096)
     >>> mean = jax.nn.softmax(draws.log_weights) @ draws.theta.astype(float)
     >>> bool(jnp.abs(mean - jax.nn.sigmoid(-0.5)).max() < 0.05)
     True
@@ -216,7 +218,7 @@ def posterior_log_weights(key: Array, transport: AbstractTransport, target: Targ
     >>> import jax, jax.numpy as jnp, terrazzo as tz
     >>> target = tz.Target(lambda t: -0.5 * t.sum(), tz.binary(3))
     >>> theta = jnp.zeros((4, 10, 3), jnp.int32)
-    >>> posterior_log_weights(jax.random.key(0), tz.product_transport(target.space), target, theta).shape
+    >>> posterior_log_weights(jax.random.key(0), tz.transports.product_transport(target.space), target, theta).shape
     (4, 10)
     """
     arguments.random_key(key)

@@ -1,6 +1,6 @@
 """The floor surjection: y in R^d -> x = K sigmoid(y) -> theta = floor(x), u = x - theta, all in log space.
 
-The cell of theta_i = k is b_k < y_i < b_{k+1} with b_k = logit(k/K). Nothing is clamped (DESIGN section 3, traps 1
+The cell of theta_i = k is b_k < y_i < b_{k+1} with b_k = logit(k/K). Nothing is clamped (docs/theory.md, traps 1
 and 2): log u and log(1 - u) come from y itself by
 
     sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - exp(b - a)),

@@ -35,6 +35,11 @@ class ClampedTransport(AbstractTransport):
     clamped: Int[Array, " all"]
     free: tuple[int, ...] = eqx.field(static=True)
 
+    @property
+    def codes(self) -> Int[Array, " all"]:
+        """The value of each fixed coordinate, -1 for the free ones."""
+        return self.clamped
+
     def full(self, theta: Int[Array, " dim"]) -> Int[Array, " all"]:
         """The whole configuration."""
         return self.clamped.at[np.asarray(self.free)].set(theta)
@@ -90,7 +95,8 @@ def clamp_transport(transport: AbstractTransport, clamped: np.ndarray, space: Sp
         space: The space of the free coordinates, in order.
 
     >>> import terrazzo as tz
-    >>> transport = clamp_transport(tz.product_transport(tz.binary(3)), np.array([1, -1, -1]), tz.Space(tz.binary(2)))
+    >>> whole = tz.transports.product_transport(tz.binary(3))
+    >>> transport = clamp_transport(whole, np.array([1, -1, -1]), tz.Space(tz.binary(2)))
     >>> transport.full(jnp.array([0, 1])).tolist()
     [1, 0, 1]
     """

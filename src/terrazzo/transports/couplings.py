@@ -1,17 +1,16 @@
-"""A stack of coupling layers with shuffles, scanned over its layers, as one flowjax bijection.
+"""A stack of coupling layers with shuffles, scanned over its layers, as one bijection.
 
 Layer l: the first half of the coordinates drives a network whose output is the raw parameters of elementwise monotone
-maps of the second half; then a fixed shuffle. flowjax's own `coupling_flow` computes the same thing, but keeps
-closures in its leaves: every new flow compiles anew, cannot be built under `jit`, and cannot be stored without
-running code. The contract (`transform_and_log_det`, `inverse_and_log_det`) is flowjax's, so any of its bijections can
-stand in for this one.
+maps of the second half; then a fixed shuffle. All leaves are arrays: flows of one shape share compiled code, can be
+built under `jit`, and can be stored.
 """
+
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, Float, Int
 
 from terrazzo.transports import networks
@@ -31,7 +30,21 @@ def _permute(x: Array, order: Array, inverse: Array) -> Array:
     return jax.lax.custom_linear_solve(lambda y: y[inverse], x, solve, transpose_solve)
 
 
-class CouplingStack(AbstractBijection):
+@runtime_checkable
+class Bijection(Protocol):
+    """A smooth invertible map of R^d, with the log-determinants of its Jacobians.
+
+    Bijections of other libraries fit (flowjax's, say), provided that they hold plain arrays and no wrapped parameters.
+    """
+
+    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        """y = T(x) and log |det T'(x)|."""
+
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        """x = T^-1(y) and log |det (T^-1)'(y)|."""
+
+
+class CouplingStack(eqx.Module):
     """num_layers couplings: x -> shuffle_l(x_a, f(x_b; net_l(x_a, condition))).
 
     Forward (`transform`): one pass of the networks. Inverse: one pass as well.
@@ -87,9 +100,7 @@ class CouplingStack(AbstractBijection):
             inputs = jnp.ones(1, kept.dtype)
         return net(inputs).reshape(self.shape[0] - kept.size, -1)
 
-    def transform_and_log_det(  # type: ignore[override]  # arrays only, where flowjax also admits numbers
-        self, x: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
+    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
         transform = TRANSFORMERS[self.transformer].transform
         num_kept = self.shape[0] // 2
         arrays, static = eqx.partition(self.nets, eqx.is_array)
@@ -107,9 +118,7 @@ class CouplingStack(AbstractBijection):
         (y, log_det), _ = jax.lax.scan(layer, start, (arrays, self.shuffles, self.unshuffles), unroll=UNROLL)
         return y, log_det
 
-    def inverse_and_log_det(  # type: ignore[override]  # arrays only, where flowjax also admits numbers
-        self, y: Array, condition: Array | None = None
-    ) -> tuple[Array, Array]:
+    def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
         inverse = TRANSFORMERS[self.transformer].inverse
         num_kept = self.shape[0] // 2
         arrays, static = eqx.partition(self.nets, eqx.is_array)

@@ -1,6 +1,6 @@
 """Dequantizers: densities q(u | theta) on the open cube (0, 1)^d, drawn and evaluated through w = logit(u).
 
-Working with w keeps full precision at both ends of the cell (DESIGN section 3, trap 2):
+Working with w keeps full precision at both ends of the cell (docs/theory.md, trap 2):
 log q(u | theta) = log q(w | theta) - sum(log u + log(1 - u)).
 """
 
@@ -9,11 +9,10 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import paramax
-from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, Float
 
 from terrazzo.transports import normal
+from terrazzo.transports.couplings import Bijection
 
 
 class AbstractDequantizer(eqx.Module):
@@ -44,12 +43,12 @@ class FlowDequantizer(AbstractDequantizer):
     """A conditional flow: eps ~ N(0, I) -> T_lambda(eps; context(theta)) -> w (the paper's Eq. (dequan)).
 
     Attributes:
-        bijection: T_lambda, a flowjax bijection.
+        bijection: T_lambda, given the context as its condition.
         context_net: Features of theta that all layers see.
         is_gaussian_tailed: Whether `normal_to_logistic` follows, so that the identity flow gives a near-uniform u.
     """
 
-    bijection: AbstractBijection
+    bijection: Bijection
     context_net: eqx.nn.MLP
     is_gaussian_tailed: bool = eqx.field(static=True)
 
@@ -61,10 +60,10 @@ class FlowDequantizer(AbstractDequantizer):
             log_det = log_det - jnp.sum(normal.normal_to_logistic(y)[1])
         else:
             y = w
-        eps, log_det_flow = paramax.unwrap(self.bijection).inverse_and_log_det(y, self.context_net(context))
+        eps, log_det_flow = self.bijection.inverse_and_log_det(y, self.context_net(context))
         return normal.log_density(eps) + log_det_flow + log_det
 
     def draw(self, key: Array, context: Array) -> Array:
         eps = jax.random.normal(key, context.shape, context.dtype)
-        y = paramax.unwrap(self.bijection).transform(eps, self.context_net(context))
+        y, _ = self.bijection.transform_and_log_det(eps, self.context_net(context))
         return normal.normal_to_logistic(y)[0] if self.is_gaussian_tailed else y

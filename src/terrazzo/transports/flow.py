@@ -3,7 +3,7 @@
     x = T_phi(z) in prod_i (0, K_i),   theta = floor(x),   u = x - theta,
     v(z) = log q_lambda(u | theta) + log |T_phi'(z)|,      lift: u ~ q_lambda(. | theta), z = T_phi^-1(theta + u).
 
-T_phi is a stack of coupling bijections with shuffles (or any flowjax bijection), then (but for the paper's
+T_phi is a stack of coupling bijections with shuffles (or any other `Bijection`), then (but for the paper's
 architecture) a fixed cubic close to logit(Phi(.)), then the scaled sigmoid. With the cubic the identity flow makes x
 nearly uniform with Gaussian tails in z; without it the latent density has the logistic's heavier tails.
 """
@@ -13,16 +13,13 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import paramax
-from flowjax.bijections import AbstractBijection
 from jaxtyping import Array, Float, Int
 
-from terrazzo import arguments
-from terrazzo.errors import TransportError
+from terrazzo.errors import TransportError, arguments
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import cells, networks, normal
 from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
-from terrazzo.transports.couplings import CouplingStack
+from terrazzo.transports.couplings import Bijection, CouplingStack
 from terrazzo.transports.dequantizers import AbstractDequantizer, FlowDequantizer, UniformDequantizer
 
 ARCHITECTURES = ("spline", "affine", "paper")
@@ -35,7 +32,7 @@ class FlowTransport(AbstractTransport):
     has_straight_through: ClassVar[bool] = True
     has_exact_dequantizer: ClassVar[bool] = False
     space: Space = eqx.field(static=True)
-    bijection: AbstractBijection
+    bijection: Bijection
     dequantizer: AbstractDequantizer
     architecture: str = eqx.field(static=True)
 
@@ -66,7 +63,7 @@ class FlowTransport(AbstractTransport):
 
     def _forward(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
         """z to the pre-sigmoid y, with log |dy/dz|."""
-        y, log_det = paramax.unwrap(self.bijection).transform_and_log_det(z)
+        y, log_det = self.bijection.transform_and_log_det(z)
         if self.is_gaussian_tailed:
             y, log_det_tail = normal.normal_to_logistic(y)
             log_det = log_det + jnp.sum(log_det_tail)
@@ -75,7 +72,7 @@ class FlowTransport(AbstractTransport):
     def _inverse(self, y: Float[Array, " dim"]) -> tuple[Array, Array]:
         """Pre-sigmoid y to z, with log |dz/dy| up to a term without weights."""
         inner = normal.logistic_to_normal(y) if self.is_gaussian_tailed else y
-        return paramax.unwrap(self.bijection).inverse_and_log_det(inner)
+        return self.bijection.inverse_and_log_det(inner)
 
     def _volume(
         self, y: Array, log_det: Array, theta: Array, context: Array, *, is_offset_held: bool = False

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo import arguments
-from terrazzo.errors import OptionError, TargetError
-from terrazzo.interactions import evaluate, hessian_of, mixed_differences, other_values, random_pair
-from terrazzo.targets import Target
+from terrazzo.errors import OptionError, TargetError, arguments
+from terrazzo.targets.interactions import evaluate, hessian_of, mixed_differences, other_values, random_pair
+from terrazzo.targets.target import Target
 
 HESSIAN_COST = 4  # a derivative of a gradient, in evaluations
 

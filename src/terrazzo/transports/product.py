@@ -2,7 +2,7 @@
 
     theta_i = inverse CDF of softmax(logits_i) at Phi(z_i),    v(z) = log p(z) - sum_i log q_i(theta_i)
 
-so the weight p~/p = pi / q depends on theta alone (DESIGN section 1, family 3).
+so the weight p~/p = pi / q depends on theta alone (docs/theory.md, section 1).
 """
 
 from collections.abc import Callable
@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from terrazzo.arguments import shown
 from terrazzo.errors import TransportError
+from terrazzo.errors.arguments import shown
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import inverse_cdf, normal
 from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection

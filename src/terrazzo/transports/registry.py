@@ -1,27 +1,36 @@
-"""The transports, by name. Adding one is one file and one line here; the laws of DESIGN section 5 then apply."""
+"""The transports, by name. Adding one is one file and one line here; the laws of docs/theory.md then apply."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 
-from terrazzo.spaces import Space
+from terrazzo.errors import OptionError
+from terrazzo.spaces import Space, as_space
 from terrazzo.transports.autoregressive import AutoregressiveTransport, autoregressive_transport
 from terrazzo.transports.base import AbstractTransport
 from terrazzo.transports.flow import FlowTransport, flow_transport
 from terrazzo.transports.product import ProductTransport, product_transport
 
 
-class TransportSpec(NamedTuple):
-    """A line of the registry.
+@dataclass(frozen=True)
+class TransportSpec:
+    """A family of transports. Calling it binds options: `tz.autoregressive(width=128)`.
 
     Attributes:
-        name: The name used in `tz.sample(..., transport=name)`.
+        name: The name used in `transport=name`.
         kind: Its class.
         build: `build(space, *, key, **options) -> transport`, untrained.
         describe: `transport -> options`, so that `build` makes a skeleton of the same shapes.
         summary: One line.
         tests: Options of small variants that the laws are checked on.
+
+    >>> import jax, terrazzo as tz
+    >>> recipe = tz.autoregressive(width=16)
+    >>> recipe, recipe.build(jax.random.key(0), tz.binary(3)).num_dims
+    (autoregressive(width=16), 3)
     """
 
     name: str
@@ -30,6 +39,32 @@ class TransportSpec(NamedTuple):
     describe: Callable[[Any], dict[str, Any]]
     summary: str
     tests: tuple[dict[str, Any], ...] = ({},)
+
+    def __call__(self, **options: Any) -> "TransportRecipe":
+        """A recipe: this family with options, to be built for the space of a target."""
+        known = [name for name in inspect.signature(self.build).parameters if name not in ("space", "key")]
+        for name in options:
+            if name not in known:
+                raise OptionError(name, f"is not an option of {self.name!r}", f"one of {', '.join(known)}")
+        return TransportRecipe(self, options)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class TransportRecipe:
+    """A family of transports with its options."""
+
+    spec: TransportSpec
+    options: Mapping[str, Any]
+
+    def build(self, key: jax.Array, space: Any) -> AbstractTransport:
+        """An untrained transport onto a space."""
+        return self.spec.build(as_space(space), key=key, **self.options)
+
+    def __repr__(self) -> str:
+        return f"{self.spec.name}({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
 
 
 def _build_product(space: Space, *, key: jax.Array, scale: float = 0.0) -> ProductTransport:

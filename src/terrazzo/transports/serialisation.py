@@ -11,10 +11,12 @@ import numpy as np
 
 from terrazzo.errors import FileFormatError, TransportError
 from terrazzo.spaces import Space
-from terrazzo.storage import read_arrays
+from terrazzo.storage.files import read_arrays, space_from_json, space_to_json
 from terrazzo.transports.base import AbstractTransport
+from terrazzo.transports.clamped import ClampedTransport, clamp_transport
 from terrazzo.transports.registry import REGISTRY
 
+CLAMPED = "clamped"  # a transport with some coordinates held fixed, around one of the registry
 MOST_LAYERS = 256  # that a description may ask for beyond the lengths of its arrays
 
 
@@ -22,8 +24,18 @@ def _leaves(transport: AbstractTransport) -> list[Any]:
     return jax.tree.leaves(eqx.filter(transport, eqx.is_array))
 
 
+def is_storable(transport: AbstractTransport) -> bool:
+    """Whether `serialise` knows the kind of a transport."""
+    inner = transport.inner if isinstance(transport, ClampedTransport) else transport
+    return any(isinstance(inner, spec.kind) for spec in REGISTRY.values())
+
+
 def serialise(transport: AbstractTransport) -> tuple[bytes, dict[str, Any]]:
     """The arrays of a transport as bytes (an `.npz` without pickles), and what it takes to build its skeleton."""
+    if isinstance(transport, ClampedTransport):
+        data, inner = serialise(transport.inner)
+        codes = np.asarray(transport.codes).tolist()
+        return data, {"kind": CLAMPED, "inner": inner, "whole": space_to_json(transport.inner.space), "codes": codes}
     for name, spec in REGISTRY.items():
         if isinstance(transport, spec.kind):
             config = {"kind": name, **spec.describe(transport)}
@@ -51,6 +63,10 @@ def deserialise(data: bytes, config: Mapping[str, Any], space: Space) -> Abstrac
 
 def _deserialised(data: bytes, config: dict[str, Any], space: Space) -> AbstractTransport:
     kind = config.pop("kind", None)
+    if kind == CLAMPED:
+        codes = np.asarray(config["codes"], np.int32)
+        whole = space_from_json(config["whole"], num_dims=len(codes))
+        return clamp_transport(_deserialised(data, dict(config["inner"]), whole), codes, space)
     if not isinstance(kind, str) or kind not in REGISTRY:
         raise FileFormatError("transport", f"unknown kind {str(kind)[:40]!r}", "update terrazzo")
     stored = read_arrays(io.BytesIO(data), len(data))

@@ -1,0 +1,169 @@
+"""Which local kernels are worth trying on a target, from what is known of it without running anything."""
+
+import os
+import re
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from terrazzo.auto.policy import CPU, Policy
+from terrazzo.errors import UnsupportedError
+from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.kernels.gibbs import prepare_systematic
+from terrazzo.samplers.kernels.slice_gibbs import UPDATES
+from terrazzo.samplers.parts.colouring import read_conditionals
+from terrazzo.targets.reading import structure_of
+from terrazzo.targets.target import Target
+
+LINEAR_ALGEBRA = re.compile(r"= (cholesky|triangular_solve|lu|eigh|qr|geqrf|householder_product)\b")
+SAFE_FLAG = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+
+
+class Local(NamedTuple):
+    """A local kernel and the options found for it on the host.
+
+    Attributes:
+        name: Its name in the registry.
+        options: Keyword arguments of its factory.
+        moves: How many of its steps touch about all coordinates once.
+        tuning_steps: Steps of the pooled chains in which its parameters are found.
+    """
+
+    name: str
+    options: dict[str, Any]
+    moves: int
+    tuning_steps: int = 400
+
+
+def _gibbs(target: Target, policy: Policy) -> Local:
+    """Gibbs in the form that suits the target: coloured, by slices, or site by site."""
+    d = target.space.num_dims
+    if target.space.max_size >= policy.slice_from:
+        return Local("slice_gibbs", {}, -(-d // UPDATES))
+    read = read_conditionals(target)
+    colours = target.colours if read is None else read[0]
+    if colours is not None and max(colours) + 1 <= policy.colour_share * d:
+        prepare = REGISTRY["coloured_gibbs"].prepare
+        assert prepare is not None
+        return Local("coloured_gibbs", prepare(target), 1)
+    swept = {} if target.running is not None else prepare_systematic(target)
+    if target.running is not None or swept:
+        return Local("systematic_gibbs", swept, 1)
+    return Local("gibbs", {}, d)
+
+
+def _has_hints(target: Target) -> bool:
+    return target.has_cheap_neighbours or target.colours is not None or target.soft_level is not None
+
+
+def _clusters(target: Target, policy: Policy, *, is_symmetric: bool = False) -> Local | None:
+    """Cluster moves, where the function was found to be an Ising or Potts model that is hardly frustrated.
+
+    Args:
+        target: The target.
+        policy: The share of couplings that must favour equal values.
+        is_symmetric: Whether to ask for a model without fields and without any other coupling: there clusters are the
+            moves to explore with.
+    """
+    structure = None if _has_hints(target) else structure_of(target)
+    form = None if structure is None or structure.is_whole else structure.potts
+    if form is None or not len(form.couplings):
+        return None
+    share = float((form.couplings > 0).mean())
+    if share < (1.0 if is_symmetric or target.space.max_size > 2 else policy.cluster_share):
+        return None
+    if is_symmetric and np.ptp(form.fields, axis=1).max() > policy.no_field * np.abs(form.couplings).max():
+        return None
+    return _prepared("swendsen_wang", target)
+
+
+def _trees(target: Target, policy: Policy) -> Local | None:
+    """Redraws of whole trees, where a pair model has cycles but few neighbours a site."""
+    structure = None if _has_hints(target) else structure_of(target)
+    pairs = None if structure is None or structure.is_whole else structure.pairs
+    if structure is None or pairs is None or 2 * len(pairs.edges) > policy.tree_degree * len(pairs.unary):
+        return None
+    if len(pairs.edges) <= len(pairs.unary) - structure.graph.num_components:
+        return None  # a forest is answered exactly
+    return _prepared("tree_gibbs", target)
+
+
+def _prepared(name: str, target: Target) -> Local | None:
+    prepare = REGISTRY[name].prepare
+    assert prepare is not None
+    try:
+        return Local(name, prepare(target), 1)
+    except UnsupportedError:
+        return None
+
+
+def _joint(target: Target, num_sites: int, policy: Policy) -> Local:
+    """Redraws of so many sites jointly, where single sites are cut off."""
+    d, block = target.space.num_dims, min(num_sites, target.space.num_dims)
+    if block <= 2 or target.space.max_size**block > policy.largest_block:
+        return Local("pair_gibbs", {}, max(1, d // 2))
+    return Local("block_gibbs", {"block_size": block}, max(1, d // block))
+
+
+def exploring_kernel(target: Target, policy: Policy = CPU, num_tied: int = 0) -> tuple[str, dict[str, Any], int]:
+    """The kernel inside the ladder, its options, and its steps between swaps.
+
+    Args:
+        target: The target.
+        policy: From how many values on slices are used, and so on.
+        num_tied: How many sites must change together for single sites not to be cut off (`reach`); 0 if they are not.
+    """
+    if num_tied:
+        local = _joint(target, num_tied, policy)
+        return local.name, local.options, max(1, local.moves // 2)
+    if target.running is not None:  # hot replicas change half of the sites that they redraw
+        return "gibbs", {"num_updates": max(2, target.space.num_dims // 4)}, 1
+    local = _clusters(target, policy, is_symmetric=True) or _gibbs(target, policy)
+    return local.name, local.options, max(1, local.moves // 4)
+
+
+def candidates(target: Target, policy: Policy = CPU, num_tied: int = 0) -> list[Local]:
+    """Local kernels to try: Gibbs, and what did best beside it on targets of this kind (docs/which-sampler.md).
+
+    The most promising come first: a trial that runs out of time leaves the last ones out. Where single sites are cut
+    off, only kernels that change several sites together can mix.
+    """
+    space = target.space
+    if num_tied:
+        found = [_joint(target, num_tied, policy), Local("swap", {}, space.num_dims)]
+    else:
+        found = [_gibbs(target, policy)]
+        if space.is_ordered.all() and space.max_size > 2:
+            if space.num_dims <= policy.largest_covariance:
+                found.insert(0, Local("integer_metropolis", {}, 16))
+            found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
+        elif target.has_gradient and target.running is None and not may_hang(target):  # a running sweep is far cheaper
+            found.append(Local("discrete_langevin", {}, 4))
+        clusters, trees = _clusters(target, policy), _trees(target, policy)
+        found = [*([clusters] if clusters else []), *found[:1], *([trees] if trees else []), *found[1:]]
+    return [local for local in found if _applies(target, local)]
+
+
+def may_hang(target: Target) -> bool:
+    """Whether gradients of batched linear algebra would run in a loop on a CPU.
+
+    XLA runs independent operations at the same time there, and these wait for each other's threads forever (seen with
+    jaxlib 0.10: the gradient of a Cholesky factor, d = 100, 16 chains, two cores), unless it is told not to.
+    """
+    if jax.default_backend() != "cpu" or os.cpu_count() == 1 or SAFE_FLAG in os.environ.get("XLA_FLAGS", ""):
+        return False
+    theta = jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32)
+    computation = str(jax.make_jaxpr(target.log_prob)(theta))
+    return LINEAR_ALGEBRA.search(computation) is not None
+
+
+def _applies(target: Target, local: Local) -> bool:
+    check = REGISTRY[local.name].check
+    try:
+        if check is not None:
+            check(target)
+    except UnsupportedError:
+        return False
+    return True

@@ -1,0 +1,215 @@
+"""The hunt: configurations from which chains must find back into the law of the others.
+
+R-hat sees only what the chains disagree on, and tempering from uniform starts does not find a narrow, deep mode beside
+a broad one. Two further sources of starts are independent of both:
+
+- *optima*: random configurations, the best of many random ones, and tempered draws are quenched by coordinate ascent.
+  An optimum above anything drawn is normal in many dimensions and proves nothing by itself;
+- *cut-offs* (`reach`): configurations of comparable probability that differ in a few sites from a draw, where every
+  single change on the way is impossible.
+
+Chains of the chosen sampler are started at both (`OtherStarts`). Those that come back into the law of the others have
+said that nothing is there. Those that stay have found a mode of its own, which is then weighed: the sites of its draws
+are fitted by a product of categoricals, and the bridge between the two gives its share of Z.
+"""
+
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from scipy.special import expit
+
+from terrazzo.auto.policy import Policy
+from terrazzo.diagnostics import LogZ, bridge_log_z
+from terrazzo.errors import StartError
+from terrazzo.samplers.parts.ascent import ascend, offsets_of
+from terrazzo.targets.interactions import evaluate
+from terrazzo.targets.target import Target
+from terrazzo.verdict.coverage import compare, moments_of
+
+
+class Optima(NamedTuple):
+    """Local maxima that differ from each other, best first.
+
+    Attributes:
+        theta: (optimum, dim).
+        log_prob: log pi there.
+        num_quenched: Configurations that were quenched.
+    """
+
+    theta: np.ndarray
+    log_prob: np.ndarray
+    num_quenched: int
+
+
+def hunt(key: Array, target: Target, draws: np.ndarray, policy: Policy, *, seconds: float | None) -> Optima:
+    """Quenches random configurations and draws, until the evaluations or the seconds of a hunt are spent.
+
+    Args:
+        key: A JAX key.
+        target: The target.
+        draws: Tempered draws, (ladder, draw, dim).
+        policy: How much is tried.
+        seconds: The seconds of the whole run, or None without a limit.
+    """
+    began = time.perf_counter()
+    limit = min(policy.hunt_seconds, policy.hunt_share * (seconds or np.inf))
+    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
+    offsets = jnp.asarray(offsets_of(target.space.max_size))
+    per_row = 1 + target.space.num_dims * len(offsets)
+    theta, log_prob, evaluations, batches = np.zeros((0, target.space.num_dims), np.int32), np.zeros(0), 0, 0
+    while batches == 0 or (evaluations < policy.hunt_evaluations and time.perf_counter() - began < limit):
+        rows = _starts(jax.random.fold_in(key, batches), rng, target, draws, batches, policy)
+        values = np.full(len(rows), -np.inf)
+        for _ in range(policy.most_sweeps):
+            new, found, is_changed = (np.asarray(x) for x in ascend(target, jnp.asarray(rows), offsets))
+            evaluations += len(rows) * per_row
+            is_better = is_changed & (found > values)
+            rows, values = np.where(is_better[:, None], new, rows), np.maximum(values, found)
+            if not is_better.any() or (batches and time.perf_counter() - began > limit):
+                break
+        theta, log_prob = _merged(np.concatenate([theta, rows]), np.concatenate([log_prob, values]), policy)
+        batches += 1
+    return Optima(theta, log_prob, batches * policy.hunt_rows)
+
+
+def _starts(
+    key: Array, rng: np.random.Generator, target: Target, draws: np.ndarray, turn: int, policy: Policy
+) -> np.ndarray:
+    """Where a batch of quenches begins: by turns draws, plain random configurations, and the best of many random."""
+    space, num = target.space, policy.hunt_rows
+    if turn % 4 == 0:
+        flat = draws.reshape(-1, space.num_dims)
+        return flat[rng.integers(0, len(flat), num)].astype(np.int32)
+    if turn % 4 == 1:
+        scanned = rng.integers(0, space.sizes, (policy.scanned, space.num_dims)).astype(np.int32)
+        return scanned[np.argsort(-evaluate(target, scanned), kind="stable")[:num]]
+    rows = rng.integers(0, space.sizes, (num, space.num_dims)).astype(np.int32)
+    if np.isfinite(evaluate(target, rows)).all():
+        return rows
+    try:
+        return np.asarray(target.possible_starts(key, num))
+    except StartError:  # impossible nearly everywhere: begin from draws that were shaken
+        flat = draws.reshape(-1, space.num_dims)
+        rows = flat[rng.integers(0, len(flat), num)].astype(np.int32)
+        is_shaken = rng.random(rows.shape) < 0.5
+        return np.where(is_shaken, rng.integers(0, space.sizes, rows.shape), rows).astype(np.int32)
+
+
+def _merged(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
+    """Different optima, best first: of those that differ in few coordinates, the best."""
+    least = max(1, int(policy.apart_share * theta.shape[1]))
+    left = np.where(np.isfinite(log_prob), log_prob, -np.inf)
+    kept: list[int] = []
+    while len(kept) < policy.most_optima and left.max(initial=-np.inf) > -np.inf:
+        best = int(np.argmax(left))
+        kept.append(best)
+        left = np.where((theta != theta[best]).sum(axis=1) < least, -np.inf, left)
+    return theta[kept], log_prob[kept]
+
+
+# ---- chains that start there
+
+
+class OtherStarts(NamedTuple):
+    """Chains of the chosen sampler that began at hunted configurations.
+
+    Attributes:
+        starts: Where each began, (chain, dim).
+        theta: Their later draws, (chain, draw, dim).
+        log_prob: Their log pi, (chain, draw).
+    """
+
+    starts: np.ndarray
+    theta: np.ndarray
+    log_prob: np.ndarray
+
+
+class Mode(NamedTuple):
+    """Where a chain stayed.
+
+    Attributes:
+        chain: Which of the other chains.
+        theta: The best configuration that it visited.
+        log_prob: log pi there.
+        z: How far its mean is from that of the others, in standard errors.
+        limit: What z would be at most if it had relaxed.
+        share: Its share of Z (NaN if log Z is not known), and the share at three standard errors above.
+        most: The latter.
+        is_negligible: Whether no one would miss it.
+    """
+
+    chain: int
+    theta: np.ndarray
+    log_prob: float
+    z: float
+    limit: float
+    share: float
+    most: float
+    is_negligible: bool
+
+
+def pick_starts(optima: Optima, cut_off: np.ndarray, num_chains: int) -> np.ndarray:
+    """Starts of `num_chains` chains: cut-off configurations have up to half of the places, optima the others."""
+    others = cut_off[: num_chains // 2 if len(optima.theta) else num_chains]
+    best = optima.theta[: num_chains - len(others)]
+    rows = np.concatenate([best, others]).astype(np.int32)
+    return rows[np.arange(num_chains) % len(rows)] if len(rows) else rows
+
+
+def features(theta: np.ndarray, log_prob: np.ndarray) -> np.ndarray:
+    """Coordinates and log pi, (chain, draw, feature)."""
+    return np.concatenate([theta.astype(float), log_prob[..., None].astype(float)], axis=-1)
+
+
+def modes_apart(
+    key: Array,
+    target: Target,
+    others: OtherStarts,
+    theta: np.ndarray,
+    log_prob: np.ndarray,
+    log_z: LogZ | None,
+    policy: Policy,
+) -> list[Mode]:
+    """Chains that did not come back into the law of the draws (chain, draw, dim), each weighed."""
+    reference = moments_of(features(theta, log_prob))
+    found = []
+    for c in range(len(others.theta)):
+        own = features(others.theta[c : c + 1], others.log_prob[c : c + 1])
+        out = compare(reference, moments_of(own), alpha=policy.alpha / len(others.theta))
+        if out.z <= out.limit:
+            continue
+        part = LogZ(np.nan, np.nan, 0.0, np.nan)
+        if log_z is not None:
+            part = weigh_mode(jax.random.fold_in(key, c), target, others.theta[c], others.log_prob[c], policy)
+        best = int(np.argmax(others.log_prob[c]))
+        share, most = np.nan, np.nan
+        if log_z is not None and np.isfinite(log_z.log_z):
+            share = float(expit(part.log_z - log_z.log_z))
+            error = np.hypot(part.standard_error, np.nan_to_num(log_z.standard_error))
+            most = float(expit(part.log_z + 3.0 * error - log_z.log_z)) if np.isfinite(error) else np.nan
+        found.append(
+            Mode(
+                chain=c, theta=others.theta[c, best], log_prob=float(others.log_prob[c, best]), z=out.z,
+                limit=out.limit, share=share, most=most, is_negligible=most < policy.negligible,
+            )
+        )  # fmt: skip
+    return found
+
+
+def weigh_mode(key: Array, target: Target, theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> LogZ:
+    """log Z of the part of the space where draws (draw, dim) stayed, by a bridge to a product fitted to them."""
+    sizes, num = target.space.sizes, len(theta)
+    counts = np.stack([np.bincount(column, minlength=target.space.max_size) for column in theta.T]).astype(float)
+    is_value = np.arange(target.space.max_size) < sizes[:, None]
+    table = np.where(is_value, (counts + policy.smoothing / sizes[:, None]) / (num + policy.smoothing), 0.0)
+    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
+    cumulative = np.cumsum(table, axis=1)
+    own = (rng.random((policy.mode_draws, len(sizes), 1)) > cumulative[None]).sum(axis=-1)
+    own = np.minimum(own, sizes - 1).astype(np.int32)
+    log_q = lambda rows: np.log(table[np.arange(len(sizes)), rows]).sum(axis=-1)
+    own_weights = evaluate(target, own) - log_q(own)
+    return bridge_log_z(own_weights, (log_prob - log_q(theta))[None])

@@ -1,0 +1,1 @@
+"""Runs kernels over chains in chunks, within a budget."""

@@ -1,0 +1,130 @@
+"""The one loop: a kernel over chains, in chunks of about a second (`runtime.pacing`)."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array
+
+from terrazzo.engine import kernels
+from terrazzo.runtime import devices
+from terrazzo.runtime.pacing import Chunk, in_chunks
+from terrazzo.samplers.parts.base import SamplerSpec, Tuning
+from terrazzo.targets.probing import non_finite_error
+
+BUFFER_BYTES = 2**25
+
+
+class Draws(NamedTuple):
+    """Kept draws of a chunk.
+
+    Attributes:
+        states: The states of all chains after it.
+        rows: Arrays by name, (draw, chain, ...).
+        info: The mean of every field of the kernel's `Info` over the steps and chains of the chunk, by name.
+    """
+
+    states: Any
+    rows: dict[str, np.ndarray]
+    info: dict[str, np.ndarray]
+
+
+class Chains(NamedTuple):
+    """A kernel and the chains that it runs on.
+
+    Attributes:
+        mesh: The devices of the chains.
+        spec: The sampler.
+        problem: What it is built from.
+        length: Kept draws that one chunk can hold.
+        parameters: Its tuned parameters.
+        keep_latent: Whether latent draws are kept.
+        is_brief: Whether to compile with less effort: for loops that run not much longer than they compile.
+    """
+
+    mesh: Mesh
+    spec: SamplerSpec
+    problem: kernels.Problem
+    length: int
+    parameters: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+    keep_latent: bool = False
+    is_brief: bool = False
+
+    def start(self, key: Array, theta: Any) -> Any:
+        """The states of all chains at the configurations `theta`, (chain, dim)."""
+        placed = devices.distribute(self.mesh, jnp.asarray(theta, jnp.int32))
+        return kernels.start(self.mesh, self.spec, self.problem, self.parameters, key, placed)
+
+    def draw(self, key: Array, states: Any, first: int, count: int, thin: int) -> tuple[Any, dict, dict]:
+        """One call of the compiled loop, unread."""
+        run = kernels.draw.briefly if self.is_brief else kernels.draw
+        return run(
+            self.mesh, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
+            _int(count), _int(thin), states,
+        )  # fmt: skip
+
+
+def draws(
+    chains: Chains, key: Array, states: Any, count: int, *, first: int = 0, thin: int = 1, **pace: Any
+) -> Iterator[Chunk]:
+    """`count` kept draws of all chains from number `first` on, `thin` steps each, chunk by chunk.
+
+    A chain whose log-probability became NaN or +inf is an error that names its configuration. The options of `pace`
+    are those of `in_chunks`.
+    """
+    carried = states
+
+    def advance(done: int, size: int) -> Draws:
+        nonlocal carried
+        carried, out, info = chains.draw(key, carried, first + done, size, thin)
+        check_states(chains.problem.target, carried)
+        rows = {name: np.asarray(x)[:size].copy() for name, x in out.items()}  # sliced on the host: nothing compiles
+        means = {name: np.asarray(x, float).mean(axis=0) / (size * thin) for name, x in info.items()}
+        return Draws(carried, rows, means)
+
+    return in_chunks(advance, count, longest=chains.length, **pace)
+
+
+def tune(chains: Chains, tuning: Tuning | None, key: Array, states: Any, count: int) -> Iterator[Chunk]:
+    """`count` steps in which the parameters are tuned over the pooled chains.
+
+    Each chunk has the states, the parameters as they would be frozen now, and the mean acceptance of the chunk.
+    """
+    carried = (states, None if tuning is None else devices.replicate(chains.mesh, tuning.init()))
+
+    def advance(done: int, size: int) -> tuple[Any, dict[str, Any], float]:
+        nonlocal carried
+        run = kernels.warm_up.briefly if chains.is_brief else kernels.warm_up
+        states, tuning_state, rate = run(
+            chains.mesh, chains.spec, chains.problem, key, _int(done), _int(size), *carried
+        )
+        check_states(chains.problem.target, states)
+        carried = (states, tuning_state)
+        return states, {} if tuning is None else tuning.final(tuning_state), float(rate)
+
+    return in_chunks(advance, count)
+
+
+def joined(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Rows of several chunks, (draw, chain, ...), as arrays (chain, draw, ...)."""
+    return {name: np.moveaxis(np.concatenate([part[name] for part in rows]), 0, 1) for name in rows[0]}
+
+
+def check_states(target: Any, states: Any) -> None:
+    """Raises a `TargetError` with the configuration of a chain whose log-probability is NaN or +inf."""
+    log_prob = np.asarray(states.log_prob)
+    bad = np.isnan(log_prob) | (log_prob == np.inf)
+    if bad.any():
+        raise non_finite_error(target, np.asarray(states.position)[bad.argmax()])
+
+
+def _int(value: int) -> Array:
+    return jnp.asarray(value, jnp.int32)
+
+
+def buffer_length(num_chains: int, num_dims: int, itemsize: int, draws: int, keep_latent: bool) -> int:
+    """How many kept draws one chunk can hold."""
+    per_draw = num_chains * (num_dims * (itemsize + (8 if keep_latent else 0)) + 16)
+    return max(1, min(draws, BUFFER_BYTES // per_draw))

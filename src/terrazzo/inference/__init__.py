@@ -1,0 +1,3 @@
+"""The calls of users: `sample`, `maximize`, `condition`."""
+
+from terrazzo.inference.call import sample as sample

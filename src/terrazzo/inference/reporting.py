@@ -1,0 +1,257 @@
+"""From the draws of a run to its `Result`: what is compared, what is checked, and what is written down."""
+
+import platform
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from terrazzo.auto import (
+    Budget,
+    Census,
+    Plan,
+    Policy,
+    all_checks,
+    comparison,
+    estimates,
+    log_sum_of_seen,
+    settle_evidence,
+    worst_agreement,
+)
+from terrazzo.diagnostics import LogZ
+from terrazzo.engine.kept import Kept
+from terrazzo.engine.loop import Chains
+from terrazzo.results.draws import Replicas
+from terrazzo.results.result import Result
+from terrazzo.runtime.interruption import Interruption
+from terrazzo.runtime.progress import Progress
+from terrazzo.samplers.parts.base import Drawn
+from terrazzo.samplers.parts.ladder_evidence import ladder_evidence
+from terrazzo.storage.checkpoints import Checkpoint
+from terrazzo.storage.memory import Memory
+from terrazzo.storage.setups import Setup
+from terrazzo.targets.precision import MAX_ROUNDING, rounding
+from terrazzo.targets.target import Target
+from terrazzo.training import Fitted
+from terrazzo.transports import AbstractTransport
+from terrazzo.verdict.checks import ENUMERATED, EXACT, NOT_TRUSTED, NOTE, STORED, UNCHECKED, Check, Verdict
+
+ALL_SUMMED = "the sum over all configurations"
+LONGEST_SHOWN = 1000  # numbers of a tuned parameter, or of a field of `Info`, that a result writes down
+
+
+class Ready(NamedTuple):
+    """What warm-up hands over to the drawing of samples.
+
+    Attributes:
+        chains: The frozen kernel and its chains.
+        states: Where they are.
+        thin: Steps (rounds, with a plan) a kept draw.
+        header: What was written down of warm-up.
+        plan: The plan of the default sampler, or None.
+        evidence: log Z by the transport of a sampler that was named, or None.
+        history: Training curves.
+        transport: The transport, whether it is moved through or not.
+        setup: What repeats the run, or None.
+    """
+
+    chains: Chains
+    states: Any
+    thin: int
+    header: dict[str, Any]
+    plan: Plan | None = None
+    evidence: LogZ | None = None
+    history: dict[str, np.ndarray] = {}  # noqa: RUF012 (never written to)
+    transport: AbstractTransport | None = None
+    setup: Setup | None = None
+
+
+class Reporter(NamedTuple):
+    """What all results of one run share.
+
+    Attributes:
+        settings: What the user asked for, as it is written down.
+        target: The target.
+        key: A JAX key of what is estimated afterwards.
+        budget: What the run may spend.
+        progress: Its phases.
+        interruption: Whether it must stop.
+        store: Where it is kept: a checkpoint, or memory.
+    """
+
+    settings: Any
+    target: Target
+    key: jax.Array
+    budget: Budget
+    progress: Progress
+    interruption: Interruption
+    store: Checkpoint | Memory
+
+    @property
+    def policy(self) -> Policy:
+        """The numbers that decide."""
+        return self.budget.policy
+
+    def enumerated(self, census: Census) -> Result:
+        """Independent draws from the table of all configurations."""
+        s, space = self.settings, self.target.space
+        numbers = census.draw(s.seed, s.chains, s.draws)
+        theta = np.stack(np.unravel_index(numbers, space.sizes), axis=-1).astype(space.dtype)
+        stats = {
+            "log_prob": census.log_prob[numbers],
+            "acceptance_rate": np.ones(numbers.shape),
+            "num_evaluations": np.zeros(numbers.shape, np.int32),
+        }
+        number = float(space.num_states)
+        choice = {"chosen": "exact", "reason": f"all {space.num_states} configurations were evaluated", "trial": []}
+        evidence = LogZ(census.log_z, 0.0, float(numbers.size), float("nan"))
+        return Result(
+            space=space,
+            theta=theta,
+            sample_stats=stats,
+            evidence=evidence,
+            evidence_estimates={"exact": evidence},
+            log_z_verdict=Verdict(EXACT, ALL_SUMMED),
+            provenance=self._provenance(1, {}, {"chosen": "exact", "warm-up": {"choice": choice}}, {}, {}),
+            extra_checks=(
+                Check(ENUMERATED, number, number, True, "", is_independent=True),
+                precision_check(self.target, theta, stats["log_prob"]),
+            ),
+        )
+
+    def eliminated(self, drawn: Drawn) -> Result:
+        """Independent draws by elimination."""
+        width = f"{drawn.checks[0].value:.0f}"
+        reason = f"all sites were summed out exactly, one after the other (treewidth {width})"
+        own = {"chosen": "exact", "warm-up": {"choice": {"chosen": "exact", "reason": reason, "trial": []}}}
+        shape = drawn.log_prob.shape
+        return Result(
+            space=self.target.space,
+            theta=drawn.theta.astype(self.target.space.dtype),
+            sample_stats={
+                "log_prob": drawn.log_prob,
+                "acceptance_rate": np.ones(shape),
+                "num_evaluations": np.zeros(shape, np.int32),
+            },
+            evidence=drawn.evidence,
+            evidence_estimates={} if drawn.evidence is None else {"exact": drawn.evidence},
+            log_z_verdict=Verdict(EXACT, ALL_SUMMED),
+            provenance=self._provenance(1, {}, own, {}, {}),
+            extra_checks=drawn.checks,
+        )
+
+    def result(self, ready: Ready, kept: Kept, *, is_complete: bool) -> Result:
+        """The result of drawn samples: compared with what was found in other ways, and checked."""
+        s, space, target = self.settings, self.target.space, self.target
+        empty = {
+            "theta": np.zeros((s.chains, 0, space.num_dims), space.dtype), "log_prob": np.zeros((s.chains, 0)),
+        }  # fmt: skip
+        arrays = kept.arrays() if kept.done else empty
+        theta, log_prob, replicas = arrays.pop("theta"), arrays["log_prob"], arrays.pop("replica_log_probs", None)
+        found: dict[str, LogZ] = {} if ready.evidence is None else {"importance": ready.evidence}
+        checks: tuple[Check, ...] = ()
+        is_settled = False
+        if ready.plan is not None:
+            self.progress.phase("comparing with the exploration")
+            compared = comparison(self.key, target, ready.plan, theta, log_prob, self.policy)
+            found |= estimates(compared)
+            checks = all_checks(compared, is_stopped=self.interruption.is_requested)
+            is_settled = compared.is_settled
+        ladders = None if replicas is None else _ladders(ready.chains, replicas)
+        tempered = None if ladders is None else self._tempered(ladders)
+        if tempered is not None:
+            found["tempering"] = tempered
+            is_settled = worst_agreement(theta, log_prob, self.policy)[0] <= self.policy.good_r_hat
+        if kept.done:
+            checks = (*checks, precision_check(target, theta, log_prob))
+        if self.store.error is not None:
+            checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
+        least = log_sum_of_seen(theta, log_prob, self.policy) if kept.done else -np.inf
+        evidence, log_z_verdict = settle_evidence(found, least=least, is_settled=is_settled, policy=self.policy)
+        return Result(
+            space=space,
+            theta=theta,
+            latent=arrays.pop("latent", None),
+            sample_stats=arrays,
+            evidence=evidence,
+            evidence_estimates=found,
+            log_z_verdict=log_z_verdict,
+            transport=ready.transport,
+            provenance=self._described(ready, kept),
+            history=ready.history or None,
+            is_complete=is_complete,
+            extra_checks=checks,
+            plan=ready.setup,
+            replicas=ladders,
+        )
+
+    def _tempered(self, ladders: Replicas) -> LogZ | None:
+        """log Z of the run's own ladders; None if there are too few draws."""
+        if ladders.log_prob.shape[1] < 4:
+            return None
+        found = ladder_evidence(self.key, self.target, ladders.log_prob, ladders.inverse_temperatures)
+        return found if found is not None and np.isfinite(found.log_z) else None
+
+    def _described(self, ready: Ready, kept: Kept) -> dict[str, Any]:
+        options, plan = ready.chains.problem.options, ready.plan
+        own = {} if plan is None else {"chosen": plan.sampler, "warm-up": plan.description}
+        tuned = {k: v for k, v in by_name(ready.chains.parameters).items() if k.split(".")[0] not in options}
+        found = {"tuned": _lists(tuned), "info": _lists(kept.info())}
+        return self._provenance(ready.thin, ready.header, own, options, found)
+
+    def _provenance(
+        self, thin: int, header: dict[str, Any], own: dict[str, Any], options: dict[str, Any], found: dict[str, Any]
+    ) -> dict[str, Any]:
+        s = self.settings
+        return {
+            "sampler": s.sampler, **own, "options": {k: repr(v)[:200] for k, v in options.items()}, "tuned": {},
+            **found, "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": thin,
+            "training": header.get("training"), "versions": _versions(),
+            "seconds": {**header.get("seconds", {}), **self.progress.seconds},
+            "max_seconds": self.budget.seconds, "max_evaluations": self.budget.evaluations,
+            "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}",
+            "checkpoint_error": None if self.store.error is None else str(self.store.error),
+        }  # fmt: skip
+
+
+def _ladders(chains: Chains, log_prob: np.ndarray) -> Replicas:
+    """What all temperatures saw, with the ladder that they ran on."""
+    ladder = {**chains.parameters, **chains.problem.options}["inverse_temperatures"]
+    return Replicas(inverse_temperatures=np.asarray(ladder), log_prob=log_prob)
+
+
+def precision_check(target: Target, theta: np.ndarray, log_prob: np.ndarray) -> Check:
+    """Whether differences of log pi between neighbouring draws were resolved."""
+    error, grade = rounding(target, theta.reshape(-1, theta.shape[-1])), NOT_TRUSTED
+    if np.isnan(error):  # nothing to compare with: what rounding alone can do
+        finite = np.abs(log_prob[np.isfinite(log_prob)])
+        error, grade = float(jnp.finfo(jnp.result_type(float)).eps * finite.max(initial=0.0)), UNCHECKED
+    advice = "log pi is too large for its differences to be resolved: precision='float64', or subtract a constant"
+    return Check("rounding of log pi (nats)", error, MAX_ROUNDING, error <= MAX_ROUNDING, advice, grade)
+
+
+def by_name(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays of tuned parameters, each of which may have parts: "scale", "curvature.root"."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(parameters)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+
+
+def describe_fit(fitted: Fitted) -> dict[str, Any]:
+    """What a result keeps of training."""
+    last = lambda name: float(fitted.history[name][-1]) if len(fitted.history[name]) else None
+    return {
+        "num_steps": fitted.num_steps, "reason": fitted.reason, "seconds": fitted.seconds,
+        "held_out": last("held_out"), "is_ess": last("is_ess"),
+    }  # fmt: skip
+
+
+def _lists(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return {name: value.tolist() for name, value in arrays.items() if value.size <= LONGEST_SHOWN}
+
+
+def _versions() -> dict[str, str]:
+    from terrazzo import __version__
+
+    return {"terrazzo": __version__, "jax": jax.__version__, "python": platform.python_version()}

@@ -1,0 +1,350 @@
+"""One run: its fixed settings and its phases in order, from warm-up to the `Result`.
+
+Where all configurations can be evaluated: count them (`auto.census`), and draw independently. Where the
+function's terms tie few sites together: sum out one site after the other (`samplers.kernels.exact`).
+Without a plan: fit a transport if the sampler needs one -> warm up (tune over pooled chains, then freeze) -> draw.
+With a plan (`auto.planning`): explore -> try -> learn -> try -> burn in -> start chains elsewhere -> draw, and the
+draws are held against what was found in other ways. Between chunks of about a second: progress, Ctrl-C, checkpoints,
+the budget, and the check that no chain has met NaN or +inf.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from terrazzo.auto import (
+    Budget,
+    Context,
+    Keys,
+    Request,
+    make_plan,
+    placed,
+    plan_arrays,
+    plan_header,
+    restored_plan,
+    settle,
+    take_census,
+    thin_in_time,
+)
+from terrazzo.diagnostics import LogZ, importance_summary
+from terrazzo.diagnostics.streaming import RunningRhat
+from terrazzo.engine.kept import Kept
+from terrazzo.engine.kernels import Problem
+from terrazzo.engine.loop import Chains, buffer_length, draws, tune
+from terrazzo.errors.arguments import key_of_seed
+from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
+from terrazzo.results.result import Result
+from terrazzo.runtime import devices
+from terrazzo.runtime.background import compile_in_background
+from terrazzo.runtime.interruption import Interruption
+from terrazzo.runtime.progress import Progress
+from terrazzo.samplers.kernels.exact import eliminated
+from terrazzo.samplers.parts.base import Drawn, SamplerSpec
+from terrazzo.storage.checkpoints import Checkpoint, restore_states, state_leaves
+from terrazzo.storage.memory import Memory
+from terrazzo.storage.setups import Setup
+from terrazzo.targets.precision import MAX_ROUNDING, PrecisionLoss, rounding
+from terrazzo.targets.target import Target
+from terrazzo.training import Fitted, fit, reverse_kl
+from terrazzo.transports import AbstractTransport, deserialise, is_storable, sample_transport, serialise
+
+EVIDENCE_DRAWS = 8192
+TRAINING = {"num_steps": 3000, "batch_size": 128, "start_beta": 0.1, "anneal_steps": 600, "patience": 3}
+
+
+class Settings(NamedTuple):
+    """What the user asked for, checked.
+
+    Attributes:
+        sampler: The sampler's name, or "auto".
+        seed: The seed.
+        chains: Independent chains.
+        draws: Kept draws a chain.
+        warmup: Tuning (or burn-in) steps a chain.
+        thin: Steps a kept draw; None fills `max_seconds`, or is 1.
+        chunk_size: Kept draws a compiled call, or None.
+        keep_latent: Whether latent draws are kept.
+        training: Options of training, or False.
+        exploration: Options of the exploration, or None for none.
+        is_transport_asked: Whether the user named a transport or how to train it: then it is not given up.
+        may_enumerate: Whether evaluating all configurations, where that is possible, answers the call.
+        identity: What a plan of this run is for: the target, the chains.
+        may_restart: Whether a run that float32 cannot resolve may start again in float64.
+    """
+
+    sampler: str
+    seed: int
+    chains: int
+    draws: int
+    warmup: int
+    thin: int | None
+    chunk_size: int | None
+    keep_latent: bool
+    training: Any
+    exploration: dict[str, Any] | None
+    is_transport_asked: bool
+    may_enumerate: bool
+    may_restart: bool
+    identity: dict[str, Any]
+
+
+class Run:
+    """One run. `execute` goes through its phases."""
+
+    def __init__(
+        self, settings: Settings, spec: SamplerSpec | None, target: Target, mesh: Mesh, progress: Progress,
+        store: Checkpoint | Memory, budget: Budget, interruption: Interruption,
+    ):  # fmt: skip
+        s, space = settings, target.space
+        self.settings, self.spec, self.target, self.mesh = settings, spec, target, mesh
+        self.progress, self.store, self.budget, self.interruption = progress, store, budget, interruption
+        keys = jax.random.split(key_of_seed(settings.seed), 8)
+        self.train_key, self.start_key, self.init_key, self.warm_key = keys[0], *keys[2:5]
+        self.draw_key, self.evidence_key, self.plan_key = keys[5:]
+        length = buffer_length(s.chains, space.num_dims, space.dtype.itemsize, s.draws, s.keep_latent)
+        self.context = Context(
+            target=target, num_chains=s.chains, num_draws=s.draws, thin=s.thin, mesh=mesh, length=length,
+            budget=budget, progress=progress,
+        )  # fmt: skip
+        self.reporter = Reporter(
+            settings=settings, target=target, key=self.evidence_key, budget=budget, progress=progress,
+            interruption=interruption, store=store,
+        )  # fmt: skip
+
+    def execute(
+        self, transport: AbstractTransport | None, options: dict[str, Any], starts: np.ndarray | None,
+        plan: Setup | None = None,
+    ) -> Result:  # fmt: skip
+        """All phases; Ctrl-C while drawing returns what was drawn."""
+        is_planned = self.settings.exploration is not None or self.settings.sampler == "auto"
+        setup = self.store.load_setup()
+        if setup is None and plan is not None:
+            setup = plan
+            self.store.save_setup(plan)
+        if setup is None and self.settings.may_enumerate:
+            census = take_census(self.target, budget=self.budget, progress=self.progress)
+            if census is not None:
+                result = self.reporter.enumerated(census)
+                self._check_precision(result.theta)
+                return result
+            drawn = self._eliminated()
+            if drawn is not None:
+                return self.reporter.eliminated(drawn)
+        if setup is not None:
+            transport = None if setup.transport is None else deserialise(*setup.transport, self.target.space)
+        prepare = self._planned if is_planned else self._tuned
+        ready = prepare(transport, options, starts, setup)
+        kept, error = self._draw(ready)
+        result = self.reporter.result(ready, kept, is_complete=error is None)
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            if kept.done:
+                error.partial_result = result  # type: ignore[attr-defined]
+                error.add_note(f"  ({result.num_draws} draws per chain were kept: see error.partial_result)")
+            raise error.with_traceback(None) from None
+        return result
+
+    def _eliminated(self) -> Drawn | None:
+        """Exact draws where the function's terms tie few sites together, and the budget reaches."""
+        s, budget, policy = self.settings, self.budget, self.budget.policy
+        if s.chains * s.draws + policy.reading_evaluations > budget.total_left:
+            return None
+        self.progress.phase("reading log_prob")
+        limit = min(policy.reading_seconds, policy.census_share * (budget.seconds or np.inf))
+        drawn = eliminated(self.draw_key, self.target, s.chains, s.draws, max_seconds=limit)
+        budget.spend_evaluations("exploration", policy.reading_evaluations if drawn is None else s.chains * s.draws)
+        return drawn
+
+    # ---- with a plan
+
+    def _planned(self, transport: Any, options: dict, starts: np.ndarray | None, setup: Setup | None) -> Ready:
+        """Explore, learn, try; burn in; start chains elsewhere."""
+        s = self.settings
+        fixed = None if s.sampler == "auto" else (s.sampler, options)
+        if setup is not None:
+            transport = placed(self.mesh, transport)
+            plan = restored_plan(self.target, transport, setup.header["plan"], setup.plan, setup.history, fixed)
+            chains = plan.chains(self.target, self.mesh, self.context.length)
+            states, header, thin = self._restored_states(chains, setup), setup.header, int(setup.header["thin"])
+        else:
+            request = Request(
+                key=self.plan_key, transport=transport, training=s.training, exploration=s.exploration, fixed=fixed,
+                may_give_up=not s.is_transport_asked, starts=starts,
+            )  # fmt: skip
+            plan = make_plan(self.context, request)
+            if plan.explored is not None:
+                self._check_precision(plan.explored.theta)
+            keys = Keys(init=self.init_key, step=self.warm_key, look=self.plan_key)
+            check = self.interruption.check
+            plan, states, step_seconds = settle(
+                keys, self.context, request, plan, warmup=s.warmup, seed=s.seed, check=check
+            )
+            chains = plan.chains(self.target, self.mesh, self.context.length)
+            thin = thin_in_time(self.context, plan, step_seconds)
+            header = {
+                "plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin, "identity": s.identity,
+            }  # fmt: skip
+            stored = None if plan.transport is None else serialise(plan.transport)
+            setup = Setup(header, {}, plan.history, stored, state_leaves(states), plan_arrays(plan))
+            self.store.save_setup(setup)
+        return Ready(
+            chains=chains, states=states, thin=thin, header=header, plan=plan, history=plan.history,
+            transport=plan.transport, setup=setup,
+        )  # fmt: skip
+
+    # ---- without a plan
+
+    def _tuned(self, transport: Any, options: dict, starts: np.ndarray | None, setup: Setup | None) -> Ready:
+        """Fit the transport if there is one, then tune the sampler."""
+        assert self.spec is not None
+        fitted, evidence = None, None
+        if transport is not None:
+            if setup is None:
+                with compile_in_background(self._compiled_ahead(transport, options)):
+                    transport, fitted = self._train(transport)
+            evidence = self._weigh(transport)
+        problem = Problem(self.target, placed(self.mesh, transport), options)
+        chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent)
+        if setup is not None:
+            chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
+            states, header, history = self._restored_states(chains, setup), setup.header, setup.history
+        else:
+            states, chains = self._warm_up(chains, starts)
+            self._check_precision(np.asarray(states.position)[:, None])
+            history, training = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
+            header = {"training": training, "seconds": self.progress.seconds, "thin": self.settings.thin or 1}
+            if self.store.is_lasting or transport is None or is_storable(transport):
+                stored = None if transport is None else serialise(transport)
+                parameters = by_name(chains.parameters)
+                self.store.save_setup(Setup(header, parameters, history, stored, state_leaves(states), {}))
+        return Ready(
+            chains=chains, states=states, thin=int(header["thin"]), header=header, evidence=evidence, history=history,
+            transport=problem.transport,
+        )  # fmt: skip
+
+    def _compiled_ahead(self, transport: AbstractTransport, options: dict) -> Iterator[None]:
+        """Runs what follows the training once, for no draws, with the transport as it is now: it is compiled then."""
+        s = self.settings
+        if self.spec is None or s.training is False:
+            return
+        problem = Problem(self.target, placed(self.mesh, transport), options)
+        chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=s.keep_latent)
+        tuning = None if self.spec.tuning is None else self.spec.tuning(self.target, **options)
+        first = chains if tuning is None else chains._replace(parameters=tuning.parameters(tuning.init()))
+        frozen = chains if tuning is None else chains._replace(parameters=tuning.final(tuning.init()))
+        states = first.start(self.init_key, np.zeros((s.chains, self.target.space.num_dims), np.int32))
+        yield
+        frozen.draw(self.draw_key, states, 0, 0, 1)
+        yield
+        sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS)
+        yield
+        sample_transport(self.start_key, transport, self.target, 16 * s.chains)
+
+    def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
+        training = self.settings.training
+        if training is False:
+            return transport, None
+        asked = dict(training) if isinstance(training, Mapping) else {}
+        settings = {"objective": reverse_kl("score_function"), **TRAINING, **asked}
+        if "anneal_steps" not in asked:
+            settings["anneal_steps"] = min(settings["anneal_steps"], settings["num_steps"] // 3)
+        self.progress.phase("training", settings["num_steps"], "steps")
+        fitted = fit(
+            self.train_key, transport, self.target, progress=self.progress,
+            should_stop=lambda checks, step: "budget" if self.budget.is_spent("training") else None, **settings,
+        )  # fmt: skip
+        return fitted.transport, fitted
+
+    def _weigh(self, transport: AbstractTransport) -> LogZ:
+        self.progress.phase("weighing the transport")
+        weights = sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS).log_weights
+        return importance_summary(np.asarray(weights))
+
+    def _starts(self, transport: AbstractTransport | None) -> np.ndarray:
+        chains = self.settings.chains
+        uniform = np.array(self.target.possible_starts(self.start_key, chains))
+        if transport is None:
+            return uniform
+        pushed = sample_transport(self.start_key, transport, self.target, 16 * chains)
+        possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
+        half = min((chains + 1) // 2, len(possible))
+        uniform[:half] = np.asarray(pushed.theta)[possible[:half]]
+        return uniform
+
+    def _warm_up(self, chains: Chains, starts: np.ndarray | None) -> tuple[Any, Chains]:
+        """The states after warm-up, and the chains with what was tuned in it."""
+        total, spec, problem = self.settings.warmup, chains.spec, chains.problem
+        self.progress.phase("warm-up", total, "steps")
+        theta = self._starts(problem.transport) if starts is None else starts
+        tuning = None if spec.tuning is None else spec.tuning(self.target, **problem.options)
+        parameters = {} if tuning is None else tuning.parameters(tuning.init())
+        states = chains._replace(parameters=parameters).start(self.init_key, theta)
+        found = {} if tuning is None else tuning.final(tuning.init())
+        for chunk in tune(chains, tuning, self.warm_key, states, total):
+            states, found, acceptance = chunk.out
+            self.progress.update(chunk.first + chunk.size, acceptance=acceptance)
+        return states, chains._replace(parameters=found)
+
+    # ---- drawing
+
+    def _restored_parameters(self, chains: Chains, stored: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Tuned parameters as `by_name` stored them, in the structure that the sampler's tuning gives them."""
+        if chains.spec.tuning is None:
+            return {}
+        tuning = chains.spec.tuning(self.target, **chains.problem.options)
+        like = tuning.final(tuning.init())
+        leaves = [jnp.asarray(stored[name]) for name in by_name(like)]
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def _restored_states(self, chains: Chains, setup: Setup) -> Any:
+        theta = jnp.zeros((self.settings.chains, self.target.space.num_dims), jnp.int32)
+        return restore_states(jax.eval_shape(lambda t: chains.start(self.init_key, t), theta), setup.states)
+
+    def _draw(self, ready: Ready) -> tuple[Kept, BaseException | None]:
+        """All kept draws; an error or Ctrl-C ends them early and is handed back."""
+        s, states, kept, monitor = self.settings, ready.states, Kept(self.settings.draws), RunningRhat()
+        stored, leaves = self.store.load_draws()
+        if leaves is not None:
+            states = restore_states(states, leaves)
+        for rows in stored:
+            kept.add(rows)
+            monitor.update(np.moveaxis(rows["theta"], 0, 1))
+        states = devices.distribute(self.mesh, states)
+        self.progress.phase("sampling", s.draws, "draws")
+        thin = ready.thin if ready.plan is None else ready.thin // ready.plan.rounds
+        left = 0 if kept.done and self.budget.is_over else s.draws - kept.done
+        pace: dict[str, Any] = {"chunk_size": s.chunk_size, "affordable": lambda: self._affordable(kept)}
+        try:
+            for chunk in draws(ready.chains, self.draw_key, states, left, first=kept.done, thin=thin, **pace):
+                rows = chunk.out.rows
+                self.store.save_draws(rows, state_leaves(chunk.out.states))
+                kept.add_chunk(chunk)
+                self.budget.spend_evaluations("sampling", rows["num_evaluations"])
+                monitor.update(np.moveaxis(rows["theta"], 0, 1))
+                acceptance = float(rows["acceptance_rate"].mean())
+                self.progress.update(kept.done, acceptance=acceptance, worst_r_hat=monitor.worst())
+                if self.budget.is_over:
+                    break
+        except (Exception, KeyboardInterrupt) as error:
+            return kept, error
+        if kept.done < s.draws:
+            warnings.warn(
+                f"{kept.done} of {s.draws} draws a chain were made before the time or the evaluations were used up",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+        return kept, None
+
+    def _affordable(self, kept: Kept) -> int:
+        """Kept draws that the evaluations left still pay for, judged by the last chunk; at least one."""
+        if self.budget.evaluations is None or not kept.done:
+            return self.settings.draws
+        return max(1, int(self.budget.total_left // max(kept.last_evaluations, 1.0)))
+
+    def _check_precision(self, theta: np.ndarray) -> None:
+        """Starts again in float64, if that is allowed, where float32 cannot resolve log pi at these draws."""
+        if self.settings.may_restart and rounding(self.target, theta.reshape(-1, theta.shape[-1])) > MAX_ROUNDING:
+            raise PrecisionLoss

@@ -1,0 +1,1 @@
+"""The paper's experiments, their report, and the demonstration."""

@@ -1,0 +1,3 @@
+"""Results: draws with everything that was measured while they were made."""
+
+from terrazzo.results.result import Result as Result

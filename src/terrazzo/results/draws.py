@@ -1,0 +1,73 @@
+"""How a result holds its draws: compactly, decoded when they are asked for."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from terrazzo.spaces import Space
+
+
+class Replicas(NamedTuple):
+    """All temperatures of a tempered run, hottest first.
+
+    Attributes:
+        inverse_temperatures: The ladder, (replica,).
+        log_prob: Untempered log pi of every replica, (chain, draw, replica).
+    """
+
+    inverse_temperatures: np.ndarray
+    log_prob: np.ndarray
+
+
+class Draws(Mapping[str, np.ndarray]):
+    """Draws by variable name, shape (chain, draw, *shape), decoded to the user's values when first asked for."""
+
+    def __init__(self, space: Space, theta: np.ndarray):
+        self._space, self._theta = space, theta
+        self._decoded: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._decoded:
+            start = 0
+            for known, variable in self._space.variables:
+                if known == name:
+                    block = self._theta[..., start : start + variable.num_elements]
+                    values = variable.decode(block.reshape(*block.shape[:-1], *variable.shape))
+                    values.setflags(write=False)
+                    self._decoded[name] = values
+                    break
+                start += variable.num_elements
+            else:
+                raise KeyError(f"{name!r} is not one of {', '.join(self._space.names)}")
+        return self._decoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._space.names)
+
+    def __len__(self) -> int:
+        return len(self._space.names)
+
+    def __repr__(self) -> str:
+        chains, draws = self._theta.shape[:2]
+        parts = (f"{name}: {(chains, draws, *v.shape)}" for name, v in self._space.variables)
+        return f"Draws({', '.join(parts)})"
+
+
+class Codes:
+    """The field `theta`: stored small, handed out as int64, so that sums and squares of draws do not wrap around."""
+
+    def __get__(self, result: Any, owner: type | None = None) -> np.ndarray:
+        if result is None:
+            raise AttributeError("theta")  # this is how a dataclass learns that the field has no default
+        return frozen(result.codes.astype(np.int64))
+
+    def __set__(self, result: Any, theta: Any) -> None:
+        result.__dict__["codes"] = np.asarray(theta)
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A view that cannot be written to."""
+    view = array.view()
+    view.setflags(write=False)
+    return view

@@ -1,0 +1,84 @@
+"""Results as other libraries hold them: pandas, ArviZ."""
+
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+
+from terrazzo.errors import MissingPackageError, OptionError
+
+
+def to_pandas(result: Any) -> Any:
+    """One line a draw: chain, number, a column a coordinate, and the figures of the draw (needs pandas)."""
+    import pandas as pd
+
+    chain, draw = np.divmod(np.arange(result.num_chains * result.num_draws), max(result.num_draws, 1))
+    columns: dict[str, Any] = {"chain": chain, "draw": draw}
+    names, start = result.space.coordinate_names(), 0
+    for name, variable in result.space.variables:
+        values = result.draws[name].reshape(len(chain), variable.num_elements)
+        columns |= {names[start + i]: values[:, i] for i in range(variable.num_elements)}
+        start += variable.num_elements
+    columns |= {name: x.reshape(len(chain)) for name, x in result.sample_stats.items() if x.ndim == 2}
+    return pd.DataFrame(columns)
+
+
+def plot(result: Any, kind: str, **options: Any) -> Any:
+    """A plot of ArviZ, by the name of its function."""
+    az, _ = _arviz_and_xarray()
+    function = getattr(az, f"plot_{kind}", None) if isinstance(kind, str) else None
+    if function is None:
+        raise OptionError("kind", f"ArviZ has no plot_{kind}", "e.g. 'trace', 'rank', 'forest'")
+    return function(to_arviz(result), **options)
+
+
+def to_arviz(result: Any) -> Any:
+    """The draws as ArviZ holds them: an InferenceData (ArviZ 0.x) or a DataTree (ArviZ 1.x).
+
+    Unordered variables are integer codes, their labels in the attribute `labels`.
+    """
+    az, xr = _arviz_and_xarray()
+    chain_draw = {"chain": np.arange(result.num_chains), "draw": np.arange(result.num_draws)}
+    coords: dict[str, Any] = dict(chain_draw)
+    variables = {}
+    start = 0
+    for name, v in result.space.variables:
+        dims = v.dims or tuple(f"{name}_dim_{i}" for i in range(len(v.shape)))
+        block = result.codes[..., start : start + v.num_elements].reshape(*result.codes.shape[:2], *v.shape)
+        start += v.num_elements
+        values = block.astype(np.int64) if v.kind == "categorical" else v.decode(block)
+        labels = {} if v.labels is None else {"labels": [str(label) for label in v.labels]}
+        variables[name] = xr.Variable(("chain", "draw", *dims), values, {"kind": v.kind, **labels})
+        for dim, length in zip(dims, v.shape, strict=True):
+            coords[dim] = list(dict(v.coords).get(dim, coords.get(dim, range(length))))
+    attrs: dict[str, Any] = {
+        "inference_library": "terrazzo",
+        "is_complete": int(result.is_complete),
+        "provenance": json.dumps(result.provenance),
+    }
+    if result.evidence is not None:
+        attrs |= {"log_z": result.evidence.log_z, "log_z_standard_error": result.evidence.standard_error}
+    groups = {"posterior": xr.Dataset(variables, coords, attrs)}
+    stats = {
+        name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))), values)
+        for name, values in result.sample_stats.items()
+    }
+    if "log_prob" in stats:
+        stats["lp"] = stats.pop("log_prob")  # the name ArviZ's schema gives it
+    if stats:
+        groups["sample_stats"] = xr.Dataset(stats, chain_draw, attrs)
+    if hasattr(az, "InferenceData"):
+        return az.InferenceData(**groups)
+    return xr.DataTree.from_dict(groups)
+
+
+def _arviz_and_xarray() -> tuple[Any, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import arviz
+            import xarray
+    except ImportError:
+        raise MissingPackageError("arviz", extra="plots") from None
+    return arviz, xarray

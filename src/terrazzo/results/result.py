@@ -1,0 +1,370 @@
+"""Results: draws in the user's values, what the chains say about themselves, and whether to trust them.
+
+A `Result` is immutable and knows no sampler: it is arrays, a `Space` and a record of how they came about.
+The verdict is a list of checks with thresholds (`Result.checks()`); callers that know more than the draws, such as
+the mode-loss checks of docs/theory.md, trap 4, hand theirs in as `extra_checks`.
+"""
+
+import dataclasses
+import html
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from terrazzo.diagnostics import LogZ
+from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError, arguments
+from terrazzo.results import exports
+from terrazzo.results.draws import Codes, Draws, Replicas, frozen
+from terrazzo.results.stored import check_values, checked_arrays, checked_records, checked_verdict
+from terrazzo.spaces import Space
+from terrazzo.storage.files import jsonable, read_file, space_from_json, space_to_json, write_file
+from terrazzo.storage.setups import Setup
+from terrazzo.verdict.checks import Check, Diagnosis, Verdict, chain_checks, judge, settled
+from terrazzo.verdict.summaries import Summary, summarise
+
+QUICK_SIZE = 2_000_000  # a repr may take as long as diagnosing this many numbers
+PLAN = "plan/"
+KIND, VERSION = "terrazzo result", 2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """What sampling returns.
+
+    Args:
+        space: The space the draws live in.
+        theta: Flat draws, shape (chain, draw, d), inner integers. They are kept in the smallest type (`codes`),
+            and `result.theta` is a fresh int64 array each time: name it once where memory counts.
+        sample_stats: Per draw, shape (chain, draw): `log_prob`, `acceptance_rate`, `num_evaluations`, and others.
+        latent: Latent draws z of shape (chain, draw, d), if they were asked for.
+        evidence: log Z with its standard error: the most precise of the estimates that are sound; NaN where they
+            contradict each other, None if there are none.
+        evidence_estimates: log Z by each way it was estimated: "exact", "importance", "bridge", "tempering".
+        log_z_verdict: How far to trust the headline estimate, and what it rests on, or why there is none; apart from
+            the verdict on the draws.
+        transport: The transport used, if there was one.
+        provenance: How the draws came about: sampler, options, seed, versions, seconds (anything JSON can hold).
+        history: Training curves by name.
+        is_complete: Whether the run reached its end (an interrupted run still gives a result).
+        extra_checks: Further checks that need more than the draws.
+        plan: What the default sampler decided: `tz.sample(..., plan=result.plan)` repeats the run bit for bit.
+        replicas: What all temperatures of a ladder saw, for parallel tempering.
+        continuation: What `extend` calls; it is not stored.
+
+    >>> import terrazzo as tz
+    >>> theta = np.random.default_rng(0).integers(0, 2, (4, 500, 3)).astype(np.uint8)
+    >>> result = Result(space=tz.Space(tz.binary(3)), theta=theta, sample_stats={"log_prob": -theta.sum(2) * 1.0})
+    >>> result.draws["theta"].shape
+    (4, 500, 3)
+    >>> result.verdict.grade  # chains that agree, but nothing else to compare them with
+    'unchecked'
+    """
+
+    space: Space
+    theta: np.ndarray = Codes()  # type: ignore[assignment]  # noqa: RUF009
+    sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
+    latent: np.ndarray | None = None
+    evidence: LogZ | None = None
+    evidence_estimates: Mapping[str, LogZ] = field(default_factory=dict)
+    log_z_verdict: Verdict | None = None
+    transport: Any = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    history: Mapping[str, np.ndarray] | None = None
+    is_complete: bool = True
+    extra_checks: tuple[Check, ...] = ()
+    plan: Setup | None = None
+    replicas: Replicas | None = None
+    continuation: Callable[["Result", int], "Result"] | None = None
+
+    def __post_init__(self) -> None:
+        theta = self.codes
+        if theta.ndim != 3 or theta.shape[2] != self.space.num_dims or theta.dtype.kind not in "iu":
+            raise SpaceError(
+                "theta", f"has {theta.dtype} shape {theta.shape}", f"integers (chain, draw, {self.space.num_dims})"
+            )
+        set_ = object.__setattr__
+        set_(self, "theta", frozen(theta.astype(self.space.dtype, copy=False)))
+        stats = {name: frozen(np.asarray(values)) for name, values in self.sample_stats.items()}
+        for name, values in stats.items():
+            if values.shape[:2] != theta.shape[:2]:
+                raise OptionError(f"sample_stats[{name!r}]", f"has shape {values.shape}", "begin with (chain, draw)")
+        set_(self, "sample_stats", stats)
+        set_(self, "latent", None if self.latent is None else frozen(np.asarray(self.latent)))
+        if self.history is not None:
+            set_(self, "history", {name: frozen(np.asarray(values)) for name, values in self.history.items()})
+        set_(self, "provenance", jsonable(self.provenance))
+        set_(self, "extra_checks", tuple(self.extra_checks))
+
+    # ---- the draws
+
+    @cached_property
+    def draws(self) -> Draws:
+        """Draws by name, shape (chain, draw, *shape), in the user's values."""
+        return Draws(self.space, self.codes)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """The draws of a variable, shape (chain, draw, *shape), in the user's values."""
+        return self.draws[name]
+
+    @property
+    def codes(self) -> np.ndarray:
+        """Flat draws as they are stored, in the smallest unsigned type: for storage, not for arithmetic."""
+        return self.__dict__["codes"]
+
+    @property
+    def num_chains(self) -> int:
+        return self.codes.shape[0]
+
+    @property
+    def num_draws(self) -> int:
+        return self.codes.shape[1]
+
+    @property
+    def log_prob(self) -> np.ndarray | None:
+        """Log pi of each draw, shape (chain, draw)."""
+        return self.sample_stats.get("log_prob")
+
+    @property
+    def log_weights(self) -> np.ndarray | None:
+        """Log importance weights of the draws, shape (chain, draw); None where all draws weigh the same."""
+        return self.sample_stats.get("log_weight")
+
+    @property
+    def log_z(self) -> float | None:
+        """The estimate of log Z; NaN where none is sound (`log_z_verdict` says why), None if none was made."""
+        return None if self.evidence is None else self.evidence.log_z
+
+    @property
+    def log_z_standard_error(self) -> float | None:
+        return None if self.evidence is None else self.evidence.standard_error
+
+    @cached_property
+    def constant(self) -> list[str]:
+        """Names of the coordinates that no draw of any chain ever changed."""
+        if not self.codes.size:
+            return []
+        is_constant = self.codes.min(axis=(0, 1)) == self.codes.max(axis=(0, 1))
+        return [name for name, same in zip(self.space.coordinate_names(), is_constant, strict=True) if same]
+
+    # ---- what they say
+
+    @cached_property
+    def _summary(self) -> Summary:
+        weights = self.log_weights
+        return summarise(
+            self.space, self.codes, self.log_prob, None if weights is None else np.exp(weights - weights.max())
+        )
+
+    def summary(self) -> Any:
+        """Mean, sd, mcse, ess_bulk, ess_tail and r_hat of every coordinate, with the verdict below.
+
+        A DataFrame where pandas is installed, else a table that prints the same (`Summary`).
+        """
+        summary = self._with_verdict
+        try:
+            return summary.to_pandas()
+        except ImportError:
+            return summary
+
+    @property
+    def _with_verdict(self) -> Summary:
+        return dataclasses.replace(self._summary, notes=(*self._summary.notes, f"verdict: {self.verdict}"))
+
+    def checks(self) -> list[Check]:
+        """Every check with its value and threshold; the decisive ones make the verdict."""
+        own = chain_checks(
+            self._summary,
+            num_chains=self.num_chains,
+            num_constant=len(self.constant),
+            acceptance_rate=self.sample_stats.get("acceptance_rate"),
+            evidence=self.evidence,
+            is_complete=self.is_complete,
+            num_draws=self.num_draws,
+            num_asked=int(self.provenance.get("draws", self.num_draws)),
+            is_explored="warm-up" in self.provenance,
+            log_weights=self.log_weights,
+        )
+        return settled(own, self.extra_checks)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """How far to trust the draws (exact, trusted, unchecked, not trusted), and why, in one line."""
+        return judge(self.checks(), self.num_chains, len(self.constant), self.space.num_dims)
+
+    def diagnose(self) -> Diagnosis:
+        """Every check with its number, its threshold and what to do; it prints as a table."""
+        return Diagnosis(
+            self.verdict, tuple(self.checks()), dict(self.evidence_estimates), self.choice, self.log_z_verdict
+        )
+
+    @property
+    def choice(self) -> str | None:
+        """Why the default sampler moves as it does, in one line; None if the sampler was given."""
+        found = self.provenance.get("warm-up", {}).get("choice")
+        return None if found is None else f"{found['chosen']} ({found['reason']})"
+
+    def __repr__(self) -> str:
+        parts = [f"{self.num_chains} chains x {self.num_draws} draws of {_describe_space(self.space)}"]
+        if "sampler" in self.provenance:
+            parts.append(f"by {self.provenance['sampler']}")
+        if self.evidence is not None:
+            parts.append(f"log Z {self.evidence.log_z:.4g} +- {self.evidence.standard_error:.2g}")
+        if "verdict" in self.__dict__ or self.codes.size <= QUICK_SIZE:
+            parts.append(str(self.verdict))
+        elif not self.is_complete:
+            parts.append("interrupted")
+        return f"Result({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        lines = [f"<p><b>{html.escape(repr(self))}</b></p>"]
+        if "_summary" in self.__dict__ or self.codes.size <= QUICK_SIZE:
+            lines.append(self._with_verdict._repr_html_())
+        return f"<div>{''.join(lines)}</div>"
+
+    # ---- elsewhere
+
+    def to_pandas(self) -> Any:
+        """One line a draw: chain, number, a column a coordinate, and the figures of the draw (needs pandas)."""
+        return exports.to_pandas(self)
+
+    def to_arviz(self) -> Any:
+        """The draws as ArviZ holds them: an InferenceData (ArviZ 0.x) or a DataTree (ArviZ 1.x).
+
+        Unordered variables are integer codes, their labels in the attribute `labels`.
+        """
+        return exports.to_arviz(self)
+
+    def plot(self, kind: str = "trace", **options: Any) -> Any:
+        """A plot of ArviZ (`pip install terrazzo[plots]`).
+
+        Args:
+            kind: What ArviZ's functions are called: "trace" for `plot_trace`, "rank", "forest", "posterior", ...
+            **options: Passed on to that function: `var_names`, `coords`, ...
+        """
+        return exports.plot(self, kind, **options)
+
+    def report(self, path: Any) -> Path:
+        """Writes the page of this run: one HTML file that needs no network, for screens, phones and paper.
+
+        It shows the verdict and why, the modes, the posterior of every variable, traces and ranks, correlations, log Z
+        by every way, what each phase cost, a table of all coordinates, and how to repeat the run.
+
+        Args:
+            path: Where to write, e.g. "run.html".
+
+        >>> import tempfile, terrazzo as tz
+        >>> theta = np.random.default_rng(0).integers(0, 2, (4, 100, 3)).astype(np.uint8)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     page = Result(space=tz.Space(tz.binary(3)), theta=theta).report(f"{folder}/run.html")
+        ...     page.read_text(encoding="utf-8")[:15]
+        '<!DOCTYPE html>'
+        """
+        from terrazzo.report import write_page  # late: a page is made of results, not the other way round
+
+        return write_page(self, path)
+
+    def extend(self, *, draws: int) -> "Result":
+        """The same run with so many more draws a chain: what `tz.sample` would have given for all of them.
+
+        It needs the process that sampled; a stored run is continued by `tz.sample(..., checkpoint=folder)`.
+
+        >>> import jax.numpy as jnp, terrazzo as tz
+        >>> run = lambda n: tz.sample(lambda t: 0.5 * jnp.sum(t), tz.binary(3), seed=0, draws=n, progress="off")
+        >>> bool((run(30).extend(draws=20)["theta"] == run(50)["theta"]).all())
+        True
+        """
+        arguments.count("draws", draws)
+        if self.continuation is None:
+            raise UnsupportedError("extend", "needs the process that sampled", "tz.sample(..., checkpoint='folder')")
+        return self.continuation(self, draws)
+
+    def save(self, path: Any, *, compress: bool = False) -> Path:
+        """Writes everything to one file (zip of JSON and arrays, checksummed, no pickle), atomically.
+
+        Args:
+            path: Where to write; `Result.load(path)` reads it back.
+            compress: Whether to deflate: smaller and slower.
+        """
+        arrays = {"theta": self.codes, **{f"stats/{k}": v for k, v in self.sample_stats.items()}}
+        arrays |= {f"history/{k}": v for k, v in (self.history or {}).items()}
+        if self.latent is not None:
+            arrays["latent"] = self.latent
+        if self.replicas is not None:
+            arrays |= {f"replicas/{name}": array for name, array in self.replicas._asdict().items()}
+        header: dict[str, Any] = {
+            "space": space_to_json(self.space),
+            "evidence": None if self.evidence is None else list(self.evidence),
+            "evidence_estimates": {name: list(value) for name, value in self.evidence_estimates.items()},
+            "provenance": self.provenance,
+            "has_history": self.history is not None,
+            "is_complete": self.is_complete,
+            "extra_checks": [list(check) for check in self.extra_checks],
+            "log_z_verdict": None if self.log_z_verdict is None else list(self.log_z_verdict),
+            "transport_config": None,
+            "plan": None,
+        }
+        blobs: dict[str, bytes] = {}
+        if self.plan is not None:
+            header["plan"], parts, kept = self.plan.to_parts()
+            arrays |= {f"{PLAN}{name}": array for name, array in parts.items()}
+            blobs |= {f"{PLAN}{name}": data for name, data in kept.items()}
+        if self.transport is not None:
+            from terrazzo.transports import serialise  # late: a result knows no method
+
+            blobs["transport"], header["transport_config"] = serialise(self.transport)
+        return write_file(path, KIND, VERSION, header=header, arrays=arrays, blobs=blobs, compress=compress)
+
+    @classmethod
+    def load(cls, path: Any) -> "Result":
+        """Reads a result back; `FileFormatError` if the file is damaged or not ours. Runs no code of the file."""
+        header, arrays, blobs = read_file(path, KIND, VERSION)
+        try:
+            stored = {name[len(PLAN) :]: arrays.pop(name) for name in [n for n in arrays if n.startswith(PLAN)]}
+            theta, groups = checked_arrays(arrays)
+            space = space_from_json(header["space"], num_dims=theta.shape[2])
+            check_values(space, theta, arrays)
+            evidence, estimates, checks = checked_records(header)
+            config, transport = header["transport_config"], None
+            if config is not None:
+                from terrazzo.transports import deserialise
+
+                transport = deserialise(blobs["transport"], config, space)
+            return cls(
+                space=space,
+                theta=theta,
+                sample_stats=groups["stats"],
+                latent=arrays.get("latent"),
+                evidence=evidence,
+                evidence_estimates=estimates,
+                transport=transport,
+                provenance=header["provenance"],
+                history=groups["history"] if header["has_history"] else None,
+                is_complete=header["is_complete"],
+                extra_checks=checks,
+                log_z_verdict=checked_verdict(header["log_z_verdict"]),
+                plan=_plan(header["plan"], stored, blobs),
+                replicas=Replicas(**groups["replicas"]) if groups["replicas"] else None,
+            )
+        except FileFormatError as error:
+            raise FileFormatError(str(path), f"has a {error.field} that {error.problem}", error.remedy) from None
+        except UnsupportedError:
+            raise
+        except Exception as error:  # whatever a record says that was not written by us
+            text = " ".join(str(error).split())[:200]
+            raise FileFormatError(str(path), f"lacks what a result needs ({text})", "save it again") from None
+
+
+def _plan(header: Any, arrays: dict[str, np.ndarray], blobs: Mapping[str, bytes]) -> Setup | None:
+    if header is None:
+        return None
+    kept = {name[len(PLAN) :]: data for name, data in blobs.items() if name.startswith(PLAN)}
+    return Setup.from_parts(header, arrays, kept)
+
+
+def _describe_space(space: Space) -> str:
+    shown = [f"{name} {v.kind}{list(v.shape) if v.shape else ''}" for name, v in space.variables[:4]]
+    return ", ".join(shown) + (f" and {len(space.variables) - 4} more" if len(space.variables) > 4 else "")

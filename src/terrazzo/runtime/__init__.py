@@ -1,0 +1,1 @@
+"""What every part runs on: devices, compiled code, threads, signals, progress."""

@@ -1,0 +1,181 @@
+"""Compilation: with options for each device, and kept on disk, so that a second process does not compile again.
+
+Compiled code belongs to a group: the target that it was compiled for, apart from its data. The groups used last are
+kept, and what was compiled for the others is freed, so that a process may sample any number of targets.
+"""
+
+import functools
+import os
+import threading
+import types
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+
+CACHE_VARIABLE = "TERRAZZO_CACHE"
+MAX_BYTES = 2**31
+# On a GPU XLA times matrix products in many variants, and compiles Triton's, which takes most of its time (training the
+# paper's flow on an H200: 11 s with Triton's products, 3.3 s without). What runs for seconds does without. A loop that
+# draws gains from Triton's (0.135 ms a step of the paper's walk against 0.211), and no loop gains from the timing.
+QUICK_ON_GPU = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+LONG_ON_GPU = {"xla_gpu_autotune_level": 0}
+
+# Less work for LLVM halves the time to compile a tempered round (6.7 s against 3.4 s on one core). Loops are slower by
+# up to a quarter where random numbers are most of the work, and no slower where evaluations are.
+BRIEF_ON_CPU = {"xla_backend_optimization_level": 1}
+
+OPTIONS = {"plain": None, "quick": QUICK_ON_GPU, "long": LONG_ON_GPU, "brief": BRIEF_ON_CPU}
+
+MOST_GROUPS = 8  # targets whose compiled code is kept; each holds 500 memory maps and 25 MiB, or ten times that
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 30_000  # Linux allows a process 65,530, and LLVM ends it without a word beyond that
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Groups:
+    """Compiled functions by the group that they were compiled for, the one used last at the end."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[Hashable, dict[Any, Any]] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, group: Hashable, name: Any, make: Callable[[], Any]) -> Any:
+        """The function of that name; made if the group has none."""
+        with self._lock:
+            if group not in self._groups:
+                self._make_room()
+                self._groups[group] = {}
+            self._groups.move_to_end(group)
+            functions = self._groups[group]
+            if name not in functions:
+                functions[name] = make()
+            return functions[name]
+
+    def _make_room(self) -> None:
+        while len(self._groups) >= MOST_GROUPS or (self._groups and num_maps() > MOST_MAPS):
+            _, functions = self._groups.popitem(last=False)
+            for function in functions.values():
+                function._cached.clear_cache()
+
+    def size(self, owner: Any) -> int:
+        """How many programs a function has been compiled to and are kept."""
+        with self._lock:
+            found = [f for functions in self._groups.values() for (one, _), f in functions.items() if one is owner]
+        return sum(function._cached._cache_size() for function in found)
+
+
+_groups = _Groups()
+
+
+def num_maps() -> int:
+    """Memory maps of this process; 0 where the system does not say."""
+    try:
+        return MAPS.read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def group_of(tree: Any) -> Hashable | None:
+    """The group of the first object in a pytree that has one, as `compilation_group`."""
+    has_group = lambda x: hasattr(type(x), "compilation_group")
+    found = (x for x in jax.tree.leaves(tree, is_leaf=has_group) if has_group(x))
+    return next((x.compilation_group for x in found), None)
+
+
+class Jitted(Generic[P, R]):
+    """`equinox.filter_jit` with options for the device: on a GPU, no search for the fastest matrix products.
+
+    Attributes:
+        plain: Without any options, for use inside other functions and for what belongs to no target.
+    """
+
+    def __init__(self, fn: Callable[P, R], *, is_long: bool = False):
+        functools.update_wrapper(self, fn)
+        self._fn, self._on_gpu = fn, "long" if is_long else "quick"
+        self._own = {name: self._made(fn, name) for name in OPTIONS}
+        self.plain: Any = self._own["plain"]
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._pick("plain", args, kwargs)(*args, **kwargs)
+
+    def briefly(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same, compiled with less effort on a CPU: for loops that run no longer than they compile."""
+        return self._pick("brief", args, kwargs)(*args, **kwargs)
+
+    def num_compiled(self) -> int:
+        """How many programs it has been compiled to and are kept."""
+        return _groups.size(self) + sum(f._cached._cache_size() for f in self._own.values())
+
+    def _pick(self, on_cpu: str, args: Any, kwargs: Any) -> Any:
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):  # inside another function
+            return self.plain
+        name = {"cpu": on_cpu, "gpu": self._on_gpu}.get(jax.default_backend(), "plain")
+        group = group_of((args, kwargs))
+        if group is None:
+            return self._own[name]
+        return _groups.get(group, (self, name), lambda: self._made(_renewed(self._fn), name))
+
+    @staticmethod
+    def _made(fn: Callable, name: str) -> Any:
+        options = OPTIONS[name]
+        return eqx.filter_jit(fn) if options is None else eqx.filter_jit(fn, compiler_options=options)  # type: ignore[call-overload]
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+
+def _renewed(fn: Callable) -> Callable:
+    """The function as another object: compiled code is kept by object."""
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return call
+
+
+def jit(fn: Callable[P, R]) -> Jitted[P, R]:
+    """A function compiled for the device at hand; as a decorator, of methods too.
+
+    >>> double = jit(lambda x: 2.0 * x)
+    >>> float(double(jax.numpy.ones(()))), float(double.briefly(jax.numpy.ones(())))
+    (2.0, 2.0)
+    """
+    return Jitted(fn)
+
+
+def jit_loop(fn: Callable[P, R]) -> Jitted[P, R]:
+    """The same for a loop that runs much longer than it compiles."""
+    return Jitted(fn, is_long=True)
+
+
+def cache_folder() -> Path | None:
+    """Where compiled code is kept: `$TERRAZZO_CACHE`, else the user's cache directory; None if it is `off`."""
+    chosen = os.environ.get(CACHE_VARIABLE, "")
+    if chosen.lower() in ("off", "0", "false", "no"):
+        return None
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "terrazzo" / "xla"
+
+
+def enable_compilation_cache() -> None:
+    """Turns JAX's persistent cache on, unless it is already configured or cannot be written."""
+    folder = cache_folder()
+    if folder is None or getattr(jax.config, "jax_compilation_cache_dir", None):
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_compilation_cache_max_size", MAX_BYTES)

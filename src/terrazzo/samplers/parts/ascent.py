@@ -1,0 +1,58 @@
+"""Coordinate ascent: each coordinate in turn takes its best value, many configurations side by side.
+
+`maximize` ends with it, and the hunt for modes (`warmup.hunt`) quenches random configurations by it.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from terrazzo.runtime.compilation import jit
+from terrazzo.targets.target import Target
+
+MAX_OFFSETS = 2**16  # beyond it ascent tries steps by powers of two instead of all values
+BATCH = 2**14  # candidates of one site evaluated at a time
+
+
+def offsets_of(max_size: int) -> np.ndarray:
+    """What ascent adds to a coordinate, modulo its size."""
+    if max_size <= MAX_OFFSETS:
+        return np.arange(1, max_size, dtype=np.int32)
+    powers = 2 ** np.arange(0, 24, dtype=np.int32)
+    return np.concatenate([powers[powers < max_size], -powers[powers < max_size]])
+
+
+@jit
+def ascend(
+    target: Target, theta: Int[Array, "row dim"], offsets: Int[Array, " offset"]
+) -> tuple[Int[Array, "row dim"], Float[Array, " row"], Bool[Array, " row"]]:
+    """One sweep of coordinate ascent: each coordinate in turn takes its best value, if that is better."""
+    sizes = jnp.asarray(target.space.sizes)
+    num_dims = target.space.num_dims
+
+    def one(theta: Int[Array, " dim"]) -> tuple[Array, Array, Array]:
+        def cheap(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            theta, log_prob = carry
+            logits = target.site_logits(theta, i)
+            value = jnp.argmax(logits).astype(theta.dtype)
+            return theta.at[i].set(jnp.where(logits[value] > logits[theta[i]], value, theta[i])), log_prob
+
+        def full(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            theta, log_prob = carry
+            values = (theta[i] + offsets) % sizes[i]
+            of_value = lambda k: target.log_prob(theta.at[i].set(k))
+            found = jax.lax.map(of_value, values, batch_size=min(BATCH, values.shape[0]))
+            place = jnp.argmax(found)
+            is_better = found[place] > log_prob
+            theta = theta.at[i].set(jnp.where(is_better, values[place], theta[i]))
+            return theta, jnp.where(is_better, found[place], log_prob)
+
+        if target.site_logits_fn is not None:
+            new, _ = jax.lax.fori_loop(0, num_dims, cheap, (theta, jnp.zeros((), jnp.result_type(float))))
+            log_prob = target.log_prob(new)
+        else:
+            new, log_prob = jax.lax.fori_loop(0, num_dims, full, (theta, target.log_prob(theta)))
+        return new, log_prob, jnp.any(new != theta)
+
+    return jax.vmap(one)(theta)

@@ -1,0 +1,169 @@
+"""Adaptation to a target acceptance over pooled chains, used by every sampler that has a scale to find.
+
+The parameter lives on an unconstrained line (log for positive numbers, logit for probabilities). Nesterov's dual
+averaging (Hoffman & Gelman 2014, section 3.2.1) moves it by the *pooled* mean of the statistic, so one warm-up step of
+128 chains carries the information of 128 steps of one chain:
+
+    x_{t+1} = mu - sqrt(t) / (gamma (t + t0)) * sum_{s <= t} (target - a_s),
+    x_avg  <- t^-k x_{t+1} + (1 - t^-k) x_avg.
+
+Adaptation only happens in warm-up: `final` freezes the average.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from terrazzo.errors import OptionError
+from terrazzo.samplers.parts.base import Tuning, as_float
+
+
+class Transform(NamedTuple):
+    """A bijection between the parameter's range and the real line."""
+
+    to_line: Callable[[Array], Array]
+    from_line: Callable[[Array], Array]
+
+
+TRANSFORMS: dict[str, Transform] = {
+    "log": Transform(jnp.log, jnp.exp),
+    "logit": Transform(lambda p: jnp.log(p) - jnp.log1p(-p), jax.nn.sigmoid),
+    "identity": Transform(lambda x: x, lambda x: x),
+}
+
+
+class DualAveraging(NamedTuple):
+    """The state of one dual-averaging search, on the line."""
+
+    step: Float[Array, ""]
+    value: Float[Array, ""]
+    average: Float[Array, ""]
+    error_sum: Float[Array, ""]
+    centre: Float[Array, ""]
+
+
+def dual_averaging_init(line_value: Any) -> DualAveraging:
+    """Starts a search at a value on the line, towards which early steps are also shrunk."""
+    value = as_float(line_value)
+    return DualAveraging(as_float(0.0), value, value, as_float(0.0), value)
+
+
+def dual_averaging_update(
+    state: DualAveraging,
+    error: Any,
+    *,
+    gamma: float = 0.1,
+    t0: float = 10.0,
+    kappa: float = 0.75,
+    bounds: tuple[Any, Any] = (-np.inf, np.inf),
+) -> DualAveraging:
+    """One step of the search: a positive `error` lowers the value. NaN errors count as zero."""
+    error = jnp.where(jnp.isnan(error), 0.0, as_float(error))
+    step = state.step + 1.0
+    error_sum = state.error_sum + error
+    value = jnp.clip(state.centre - jnp.sqrt(step) / (gamma * (step + t0)) * error_sum, *bounds)
+    weight = step**-kappa
+    return DualAveraging(step, value, weight * value + (1.0 - weight) * state.average, error_sum, state.centre)
+
+
+def dual_averaging_tuning(
+    parameter_name: str,
+    initial: Any,
+    target_acceptance: float,
+    *,
+    transform: str = "log",
+    bounds: tuple[float, float] | None = None,
+    statistic: Callable[[Any, Any], Array] = lambda state, info: info.acceptance_rate,
+    raises_statistic: bool = False,
+) -> Tuning:
+    """Tunes one parameter of a factory so that the pooled acceptance rate meets a target.
+
+    Args:
+        parameter_name: The keyword argument of the factory.
+        initial: Its first value, inside the range of the transform.
+        target_acceptance: The acceptance rate (or other statistic) to reach.
+        transform: "log", "logit" or "identity": where the search runs.
+        bounds: Smallest and largest value of the parameter (both inside the range of the transform).
+        statistic: `(state, info) -> scalar`: what is compared with the target.
+        raises_statistic: Whether a larger parameter gives a larger statistic (a step size lowers acceptance).
+
+    >>> tuning = dual_averaging_tuning("step_size", 1.0, 0.5)
+    >>> state = tuning.init()
+    >>> for _ in range(200):  # acceptance falls as exp(-step_size): 0.5 is met at log 2
+    ...     state = tuning.update(state, jnp.exp(-tuning.parameters(state)["step_size"])[None])
+    >>> round(float(tuning.final(state)["step_size"]), 1)
+    0.7
+    """
+    if transform not in TRANSFORMS:
+        raise OptionError("transform", f"{transform!r} is unknown", f"one of {', '.join(TRANSFORMS)}")
+    line = TRANSFORMS[transform]
+    sign = -1.0 if raises_statistic else 1.0
+
+    def line_bounds() -> tuple[Any, Any]:
+        if bounds is None:
+            return -jnp.inf, jnp.inf
+        return line.to_line(as_float(bounds[0])), line.to_line(as_float(bounds[1]))
+
+    def init() -> DualAveraging:
+        value = as_float(initial) if bounds is None else jnp.clip(as_float(initial), *map(as_float, bounds))
+        return dual_averaging_init(line.to_line(value))
+
+    def update(state: DualAveraging, observations: Array) -> DualAveraging:
+        return dual_averaging_update(
+            state, sign * (target_acceptance - jnp.nanmean(observations)), bounds=line_bounds()
+        )
+
+    return Tuning(
+        init=init,
+        parameters=lambda state: {parameter_name: line.from_line(state.value)},
+        observe=lambda state, info: as_float(statistic(state, info)),
+        update=update,
+        final=lambda state: {parameter_name: line.from_line(state.average)},
+    )
+
+
+# ---- moments of the pooled chains
+
+
+class Moments(NamedTuple):
+    """Running means of two vectors u and x, and the sum of products of their deviations (Chan's update)."""
+
+    number: Float[Array, ""]
+    mean_u: Float[Array, " u"]
+    mean_x: Float[Array, " x"]
+    products: Float[Array, "u x"]
+
+
+def moments_init(num_u: int, num_x: int) -> Moments:
+    """No observations yet."""
+    return Moments(as_float(0.0), jnp.zeros(num_u), jnp.zeros(num_x), jnp.zeros((num_u, num_x)))
+
+
+def moments_update(moments: Moments, u: Float[Array, "chain u"], x: Float[Array, "chain x"]) -> Moments:
+    """Adds one observation of every chain."""
+    added = float(u.shape[0])
+    number = moments.number + added
+    batch_u, batch_x = jnp.mean(u, axis=0), jnp.mean(x, axis=0)
+    shift_u, shift_x = batch_u - moments.mean_u, batch_x - moments.mean_x
+    within = jnp.matmul((u - batch_u).T, x - batch_x, precision="highest")
+    between = jnp.outer(shift_u, shift_x) * (moments.number * added / number)
+    return Moments(
+        number,
+        moments.mean_u + shift_u * (added / number),
+        moments.mean_x + shift_x * (added / number),
+        moments.products + within + between,
+    )
+
+
+def window_ends(step: Float[Array, ""], first: float = 50.0) -> Array:
+    """Whether a window of learning ends at this step: at first, 2 first, 4 first, ... so that old states are forgotten.
+
+    >>> [step for step in range(1, 1000) if window_ends(as_float(step))]
+    [50, 100, 200, 400, 800]
+    """
+    power = jnp.round(jnp.log2(jnp.maximum(step, first) / first))
+    return step == first * 2.0**power

@@ -1,0 +1,1 @@
+"""Files that are checked before they are read: arrays and records, set-ups, checkpoints."""

@@ -1,0 +1,34 @@
+"""A run held in memory as a checkpoint holds it on disk: what `Result.extend` goes on from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from terrazzo.storage.setups import Setup
+
+
+class Memory:
+    """The set-up of a run, its draws so far and the states of its chains, with the interface of a `Checkpoint`."""
+
+    error: Exception | None = None
+    is_lasting = False
+
+    def __init__(self, setup: Setup | None = None, rows: Mapping[str, np.ndarray] | None = None, leaves: Any = None):
+        self.setup, self.rows, self.leaves = setup, rows, leaves
+
+    def load_setup(self) -> Setup | None:
+        """What warm-up left, or None."""
+        return self.setup
+
+    def save_setup(self, setup: Setup) -> None:
+        """Keeps what warm-up left."""
+        self.setup = setup
+
+    def load_draws(self) -> tuple[list[Mapping[str, np.ndarray]], Any]:
+        """The draws so far as one chunk, (draw, chain, ...), and the states after them."""
+        return ([] if self.rows is None else [self.rows]), self.leaves
+
+    def save_draws(self, rows: Mapping[str, np.ndarray], leaves: Any) -> None:
+        """Keeps the states; the draws are in the result."""
+        self.leaves = leaves

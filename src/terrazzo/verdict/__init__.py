@@ -1,0 +1,1 @@
+"""What a run says about itself: checks, coverage, summaries."""

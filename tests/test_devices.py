@@ -1,0 +1,98 @@
+"""Draws do not depend on the number of devices: 1, 2 and 8 host devices, each in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+COUNTS = (1, 2, 8)
+DRAWN = ("latent_random_walk", "gibbs", "hybrid", "parallel_tempering", "auto")
+
+PROGRAM = """
+    import json, pathlib, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import terrazzo as tz
+    from calls import sample_with
+    from terrazzo.runtime import devices
+    from terrazzo.engine import kernels as running
+    from terrazzo.samplers import REGISTRY
+
+    target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
+    small = dict(architecture="affine", num_layers=2, width=8, context_width=4)
+    options = dict(seed=1, chains=8, draws=20, progress="off")
+    learned = dict(training=dict(num_steps=30, batch_size=32), transport_options=small)
+    out = {"devices": len(jax.devices())}
+
+    def keep(name, result):
+        out[name] = np.packbits(np.asarray(result.theta)).tobytes().hex()
+        out[name + " log_prob"] = result.log_prob.tobytes().hex()
+
+    keep("latent_random_walk", sample_with(target, sampler="latent_random_walk", warmup=15, **learned, **options))
+    keep("gibbs", sample_with(target, sampler="gibbs", warmup=15, **options))
+    keep("hybrid", sample_with(target, sampler="hybrid", transport="flow", warmup=15, **learned, **options))
+    ladder = {"num_temperatures": 3}
+    keep("parallel_tempering",
+         sample_with(target, sampler="parallel_tempering", warmup=15, sampler_options=ladder, **options))
+    chain, path = tz.problems.ising_chain(24).target, pathlib.Path(sys.argv[1])
+    quick = dict(exploration=dict(max_rounds=100), training=dict(num_steps=50, batch_size=32),
+                 transport_options=dict(width=8))
+    if not path.exists():  # the first of the processes chooses, by its timings
+        sample_with(chain, **quick, **options).save(path)
+    keep("auto", sample_with(chain, plan=tz.Result.load(path).plan, **quick, **options))
+    flow = tz.transports.flow_transport(target.space, key=jax.random.key(0), **small)
+    fitted = tz.fit(jax.random.key(1), flow, target, num_steps=20, batch_size=32, num_groups=8)
+    out["training"] = fitted.history["loss"].tobytes().hex()
+    mesh = devices.make_mesh(8)
+    problem = running.Problem(target, None, {})
+    states = running.start(mesh, REGISTRY["gibbs"], problem, {}, jax.random.key(0), jnp.zeros((8, 6), jnp.int32))
+    i = jnp.asarray(2, jnp.int32)
+    text = running.draw.plain.lower(mesh, REGISTRY["gibbs"], problem, 4, False, {}, jax.random.key(0), i, i, i, states)
+    out["hlo"] = text.compile().compiled.as_text()
+    out["mesh"] = mesh.size
+    json.dump(out, sys.stdout)
+"""
+
+
+def on_devices(count, *arguments):
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments],
+        env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """What each number of devices gives; the default sampler follows one plan, since its choice rests on timings."""
+    path = tmp_path_factory.mktemp("devices") / "planned.tz"
+    return {count: on_devices(count, str(path)) for count in COUNTS}
+
+
+def test_draws_do_not_depend_on_the_number_of_devices(runs):
+    assert [runs[count]["mesh"] for count in COUNTS] == list(COUNTS)
+    for name in DRAWN:
+        assert runs[1][name] == runs[2][name] == runs[8][name], name
+        # Replicas carry log pi through beta log pi: sums over devices move beta, and so log pi, by a rounding.
+        values = [np.frombuffer(bytes.fromhex(runs[count][f"{name} log_prob"]), np.float32) for count in COUNTS]
+        np.testing.assert_allclose(values[1], values[0], rtol=1e-6, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(values[2], values[0], rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_training_on_devices_gives_the_same_losses_up_to_rounding(runs):
+    """float32, 20 steps."""
+    losses = [np.frombuffer(bytes.fromhex(runs[count]["training"]), np.float32) for count in COUNTS]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-3)
+    np.testing.assert_allclose(losses[2], losses[0], rtol=1e-3)
+
+
+def test_the_sampling_loop_has_no_collective(runs):
+    for word in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
+        assert word not in runs[8]["hlo"]
+    assert "while" in runs[8]["hlo"]
