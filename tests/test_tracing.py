@@ -11,6 +11,7 @@ import pytest
 
 import terrazzo as tz
 from terrazzo.engine import kernels as running
+from terrazzo.errors import TargetError
 from terrazzo.runtime import compilation
 from terrazzo.targets.identity import COMPUTATION, DATA, contents_digest, shown, target_identity
 from terrazzo.targets.tracing import TracedFunction, in_this_precision, traced
@@ -79,7 +80,7 @@ def test_other_computations_differ():
 def test_what_a_trace_hides_is_left_alone():
     """A callback, or a derivative rule over its own data, would be shared with functions that it does not belong to."""
     calls_host = lambda t: jax.pure_callback(lambda v: np.sum(v) * 1.0, jax.ShapeDtypeStruct((), float), t)
-    assert traced(calls_host, THETA) is calls_host
+    assert not isinstance(traced(calls_host, THETA), TracedFunction)
 
     def with_rule(slope):
         @jax.custom_jvp
@@ -90,7 +91,7 @@ def test_what_a_trace_hides_is_left_alone():
         return lambda t: same(t.astype(float)).sum()
 
     hidden = with_rule(np.arange(4.0))
-    assert traced(hidden, THETA) is hidden
+    assert not isinstance(traced(hidden, THETA), TracedFunction)
     assert isinstance(traced(lambda t: jax.nn.relu(t.astype(float)).sum(), THETA), TracedFunction)
 
 
@@ -206,18 +207,53 @@ def test_three_hundred_closures_in_one_process():
     assert is_flat(session(300, 10))
 
 
-@pytest.mark.parametrize("sampler", ["systematic_gibbs", "exact"])
-def test_data_changed_in_place_is_read_again(sampler):
+CHANGED = {
+    "product": lambda theta, weights: (theta * weights).sum(),
+    "array": lambda theta, weights: jnp.sum(jnp.asarray(weights) * theta),
+    "loop": lambda theta, weights: jax.lax.fori_loop(0, 6, lambda i, s: s + jnp.asarray(weights)[i] * theta[i], 0.0),
+}
+
+
+@pytest.mark.parametrize("sampler", ["systematic_gibbs", "auto"])
+@pytest.mark.parametrize("form", CHANGED)
+@pytest.mark.parametrize("is_double", [False, True])
+def test_data_changed_in_place_is_read_again(form, sampler, is_double):
     """JAX keeps what it traced of a function object; a second call must see the data as they are now."""
     weights = np.full(6, 2.0)
 
     def log_prob(theta):
-        return jnp.sum(jnp.asarray(weights) * theta.astype(float))
+        return CHANGED[form](theta.astype(float), weights)
 
-    means = []
+    means, results = [], []
     for value in (2.0, -2.0):
         weights[:] = value
-        result = tz.sample(log_prob, tz.binary(6), seed=0, sampler=sampler, draws=500, progress="off")
-        means.append(result.theta.mean())
+        with jax.enable_x64(is_double):
+            results.append(tz.sample(log_prob, tz.binary(6), seed=0, sampler=sampler, draws=500, progress="off"))
+        means.append(results[-1].theta.mean())
     exact = 1 / (1 + np.exp(-2.0))
     np.testing.assert_allclose(means, [exact, 1 - exact], atol=0.03)
+
+
+def test_hidden_data_changed_in_place_are_refused():
+    """What a function that calls the host holds is compiled in."""
+    weights = np.full(6, 2.0)
+
+    def log_prob(theta):
+        x = theta.astype(float)
+        nothing = jax.pure_callback(lambda t: 0 * t, jax.ShapeDtypeStruct((), x.dtype), x[0], vmap_method="sequential")
+        return jnp.sum(jnp.asarray(weights) * x) + nothing
+
+    for _ in range(2):
+        tz.Target(log_prob, tz.binary(6))
+    weights[:] = -2.0
+    with pytest.raises(TargetError, match=r"changed in place(?s:.*)copy"):
+        tz.Target(log_prob, tz.binary(6))
+
+
+def test_terms_changed_in_place_are_read_again():
+    weights = np.full(6, 2.0)
+    for value in (2.0, -2.0):
+        weights[:] = value
+        with jax.enable_x64(False):
+            target = tz.Target(lambda theta: theta.astype(float) * weights, tz.binary(6), terms=True)
+            assert float(target.log_prob(jnp.ones(6, jnp.int32))) == 6 * value

@@ -19,6 +19,7 @@ from terrazzo.targets import hints
 from terrazzo.targets.black_boxes import BlackBox
 from terrazzo.targets.running_conditionals import check_running
 from terrazzo.targets.starts import Evaluator, descend, random_possible
+from terrazzo.targets.tracing import anew
 
 NUM_PROBES = 6
 POSSIBLE_TRIES, POSSIBLE_SECONDS = 2**15, 0.5  # for configurations that hints are checked at
@@ -157,7 +158,7 @@ def probe_shape(target: Any) -> None:
     if target.vectorized:
         example = jax.tree.map(lambda v: jnp.zeros((3, *v.shape), dtype), example)
     try:
-        out = jax.eval_shape(target.log_prob_fn, example)
+        out = jax.eval_shape(anew(target.log_prob_fn), example)
     except Exception as error:
         raise _raised_error(error, space) from None
     wanted = (3,) if target.vectorized else ()

@@ -3,25 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
 from terrazzo.errors import TargetError
 from terrazzo.targets.black_boxes import BlackBox
-
-
-class SummedTerms(eqx.Module):
-    """The sum of a function's terms."""
-
-    terms_fn: Any
-    vectorized: bool = eqx.field(static=True)
-
-    def __call__(self, values: Any) -> Array:
-        found = jnp.asarray(self.terms_fn(values))
-        _check(found.shape, self.vectorized)
-        return jnp.sum(found, axis=-1)
 
 
 def summed(terms_fn: Callable | BlackBox, *, vectorized: bool) -> Any:
@@ -33,7 +20,13 @@ def summed(terms_fn: Callable | BlackBox, *, vectorized: bool) -> Any:
     1.0
     """
     if not isinstance(terms_fn, BlackBox):
-        return SummedTerms(terms_fn, vectorized)
+
+        def total(values: Any) -> Array:
+            found = jnp.asarray(terms_fn(values))
+            _check(found.shape, vectorized)
+            return jnp.sum(found, axis=-1)
+
+        return total
     fn, is_batched = terms_fn.fn, terms_fn.vectorized
 
     def log_prob(values: Any) -> Any:

@@ -7,9 +7,12 @@ derivative rule over its own data) is left as it is, and compiled on its own.
 """
 
 import hashlib
+import inspect
 import re
 import types
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -18,6 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from terrazzo.errors import TargetError
 
 ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 LINEAR = ("add", "sub", "mul")  # whose float constants become arguments
@@ -94,7 +99,7 @@ def is_double() -> bool:
 
 
 def traced(function: Any, *examples: Any) -> Any:
-    """The function as a `TracedFunction`, or as it is where its trace does not show what it does.
+    """The function as a `TracedFunction`, or as it is (but for `anew`) where its trace does not show what it does.
 
     Args:
         function: A plain function; modules keep their arrays as leaves already, and stay as they are.
@@ -107,12 +112,66 @@ def traced(function: Any, *examples: Any) -> Any:
     >>> one.computation == two.computation, round(float(two(jnp.ones(3, jnp.int32))), 3)
     (True, 7.8)
     """
-    if isinstance(function, eqx.Module) or hasattr(function, "pairwise") or function is None:
+    if function is None or hasattr(function, "pairwise") or (_is_module(function) and not _closes_over_data(function)):
         return function
     try:
         return traced_anyway(function, *examples)
     except Exception:  # whatever tracing meets is reported by probing, which calls the function itself
-        return function
+        _check_unchanged(function)
+        return function if _is_module(function) else anew(function)
+
+
+def anew(function: Callable) -> Callable:
+    """The function as an object that JAX has not met.
+
+    JAX keeps what it traced of a function object, with the values that NumPy arrays had at that time, and hands these
+    values to the traces of other functions for as long as it keeps them. Data that a user changes in place between two
+    calls would not be seen. So no function of a user's is handed to JAX itself.
+    """
+    return lambda *args: function(*args)
+
+
+_seen: dict[int, tuple[Any, str]] = {}  # arrays that hidden functions held, by id: a weak reference, and their digest
+
+
+def _check_unchanged(function: Any) -> None:
+    """Raises where a hidden function holds a NumPy array that has been changed since such a function held it.
+
+    The values of that time are compiled in, and JAX may hand them to any later trace for as long as the code lives.
+    """
+    for array in jax.tree.leaves(list(_held(function))):
+        if not isinstance(array, np.ndarray) or array.dtype.kind == "O":
+            continue
+        place, now = id(array), digest(array)
+        if place not in _seen or _seen[place][0]() is not array:
+            _seen[place] = weakref.ref(array, partial(_forget, place)), now
+        elif _seen[place][1] != now:
+            raise TargetError(
+                "log_prob",
+                f"holds a NumPy array of shape {array.shape} that was changed in place, and JAX has its old values",
+                "give it a changed copy of the array instead",
+            )
+
+
+def _forget(place: int, _: Any) -> None:
+    _seen.pop(place, None)
+
+
+def _held(function: Any) -> Iterator[Any]:
+    """What a plain function can reach by name: its closure, its globals, its defaults."""
+    if isinstance(function, types.FunctionType):
+        found = inspect.getclosurevars(function)
+        yield from (*found.nonlocals.values(), *found.globals.values())
+        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+
+
+def _is_module(function: Any) -> bool:
+    return isinstance(function, eqx.Module)
+
+
+def _closes_over_data(module: eqx.Module) -> bool:
+    """Whether some leaf is a function with variables of its own: JAX takes it for a constant."""
+    return any(isinstance(leaf, types.FunctionType) and leaf.__closure__ for leaf in jax.tree.leaves(module))
 
 
 def traced_anyway(function: Callable, *examples: Any) -> TracedFunction:
@@ -204,7 +263,7 @@ class _Pool:
 def _form(function: Callable, arguments: tuple, pool: _Pool) -> tuple[Form, str]:
     """One form, and the text of what it computes."""
     with jax.default_matmul_precision("highest"):
-        closed, shape = jax.make_jaxpr(lambda *given: function(*given), return_shape=True)(*arguments)
+        closed, shape = jax.make_jaxpr(anew(function), return_shape=True)(*arguments)
     has_rules = _look(closed)[0]
     places = [pool.place(value, aval) for value, aval in _each_constant(closed)]
     leaves = jax.tree.leaves(arguments)
