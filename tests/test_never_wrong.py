@@ -21,6 +21,7 @@ from scipy import stats
 
 import terrazzo as tz
 from calls import sample_with
+from fooling_table import is_wrong
 from fooling_targets import cases
 from terrazzo.auto import Budget, agreement, census, evidence, exploration
 from terrazzo.auto.evidence import settle_evidence
@@ -503,12 +504,6 @@ def test_a_run_takes_at_most_one_and_a_half_times_its_draws():
 
 
 # ---- the table
-
-
-def is_wrong(case, result):
-    values = case.feature(result.theta.astype(np.int64))
-    error = float(mcse(values)) if np.ptp(values) > 0 else 0.0
-    return abs(values.mean() - case.exact) > 5 * error + 0.01 * max(abs(case.exact), 1.0)
 
 
 @pytest.mark.parametrize("name", sorted(QUICK))
