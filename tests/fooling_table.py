@@ -40,7 +40,7 @@ def row(case, init, seed, seconds):
         "target": case.name, "seed": seed, "limit": seconds, "seconds": round(time.perf_counter() - began, 1),
         "exact": round(case.exact, 4), "mean": round(mean, 4), "error": round(error, 4),
         "is_wrong": is_wrong(case, result), "is_healthy": case.is_healthy, "grade": result.verdict.grade,
-        "reason": result.verdict.text,
+        "reason": str(result.verdict),
     }  # fmt: skip
 
 
