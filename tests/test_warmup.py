@@ -368,6 +368,9 @@ def test_another_candidate_is_tried_only_where_it_could_save_time():
     assert not decisions.is_worth_another(table_of(quick, slow), CPU)
     assert decisions.is_worth_another(table_of(slow), CPU)
     assert decisions.is_worth_another(table_of(row("a", gap=2.0, step_seconds=1e-4, agreement=WILL_MEET)), CPU)
+    enough = [row(f"{i}", gap=20.0, step_seconds=1e-2, worth=40.0) for i in range(4)]  # the draws need 20 s
+    assert decisions.is_worth_another(table_of(*enough[:3]), CPU)
+    assert not decisions.is_worth_another(table_of(*enough), CPU)
     assert decisions.is_worth_another(table_of(), CPU)
 
 
@@ -375,8 +378,8 @@ def test_what_a_transport_must_beat():
     tempering = row("t", sampler="parallel_tempering", worth=50.0, gap=3.0, step_seconds=0.1)
     slow, fast = row("a", worth=9.0, gap=100.0, step_seconds=0.01), row("b", worth=90.0, agreement=APART)
     rival = decisions.rival_of(table_of(slow, fast, tempering), slow, CPU)
-    assert rival == Rival(worth=50.0, least=32.0, local_worth=9.0, gap=100.0, seconds=30.0)
-    assert forecast.has_nothing_to_bring(rival, CPU)  # thirty seconds of tempering have all the draws
+    assert rival == Rival(worth=50.0, least=32.0, local_worth=9.0, gap=100.0, seconds=16.0)
+    assert forecast.has_nothing_to_bring(rival, CPU)  # so many seconds of tempering have enough draws
     assert not forecast.has_nothing_to_bring(rival._replace(seconds=31.0), CPU)
     assert forecast.has_nothing_to_bring(rival._replace(seconds=1e9, gap=1.2), CPU)
     assert decisions.rival_of(table_of(fast), fast, CPU) == Rival(worth=0.0, least=32.0)
@@ -424,10 +427,25 @@ def test_numbers_of_local_moves_grow_while_the_largest_is_best():
 
 
 @pytest.mark.parametrize(
-    ("gap", "seconds", "thin"), [(7.2, 1e-3, 7), (500.0, 1e-3, 100), (50.0, 0.1, 2), (0.3, 0.1, 1)]
-)
-def test_thinning_follows_the_gap_and_the_time(gap, seconds, thin):
-    assert decisions.thin_of(row(gap=gap, step_seconds=seconds), 100, CPU) == thin
+    ("gap", "seconds", "draws", "thin"),
+    [(7.2, 1e-3, 100, 7), (500.0, 1e-3, 100, 500), (500.0, 1e-3, 1000, 50), (50.0, 1e-3, 1000, 10),
+     (50.0, 0.1, 100, 6), (0.3, 0.1, 100, 1), (100.0, 1.0, 100, 1)],
+)  # fmt: skip
+def test_thinning_follows_the_gap_and_the_time(gap, seconds, draws, thin):
+    """To independence, within 10 s or until 100 draws a chain are effective, which may take a minute."""
+    found = row(gap=gap, step_seconds=seconds, worth=8 / (gap * seconds))
+    assert decisions.thin_of(choose(table_of(found)._replace(num_draws=draws), CPU), CPU) == thin
+    apart = table_of(found._replace(agreement=APART))
+    assert decisions.thin_of(choose(apart, CPU), CPU) <= max(1, 10 / (100 * seconds))
+
+
+def test_what_draws_need():
+    slow = row("a", gap=1e3, step_seconds=1e-2, worth=0.8)  # 100 independent draws a chain take 1000 s
+    assert table_of(slow, is_limited=True).needed_seconds(slow, CPU) == 1000.0
+    assert table_of(slow).needed_seconds(slow, CPU) == 1000.0  # fewer would not do
+    many = row("a", gap=1e3, step_seconds=1e-2, worth=80.0)
+    assert table_of(many).needed_seconds(many, CPU) == 10.0
+    assert table_of(many).needed_seconds(many._replace(agreement=WILL_MEET), CPU) == float("inf")
 
 
 def test_a_broken_promise_gives_way_to_the_next_choice(target):

@@ -54,10 +54,6 @@ class Measured(NamedTuple):
         """Rounds a step."""
         return int(self.options.get("num_rounds", 1))
 
-    def seconds(self, num_draws: int) -> float:
-        """What that many independent draws of every chain take; infinite if chains have not met."""
-        return num_draws * self.gap * self.step_seconds if self.agreement == MET else float("inf")
-
 
 class Table(NamedTuple):
     """Everything that was measured.
@@ -92,10 +88,22 @@ class Table(NamedTuple):
             return 1 + row.agreement, row.worth
         return int(row.uses_transport or row.sampler == TEMPERING), row.worth
 
-    @property
-    def least_seconds(self) -> float:
-        """What the draws that are asked for take with the fastest candidate whose chains have met."""
-        return min((row.seconds(self.num_draws) for row in self.rows), default=float("inf"))
+    def needed_seconds(self, row: Measured, policy: Policy) -> float:
+        """What the draws that are asked for take with a candidate; infinite if its chains have not met.
+
+        In limited time until they are independent; without a limit until enough of them are effective.
+        """
+        if row.agreement != MET:
+            return float("inf")
+        independent = self.num_draws * row.gap * row.step_seconds
+        if self.is_limited:
+            return independent
+        effective = policy.enough_ess * self.num_chains / row.worth
+        return min(independent, max(effective, self.num_draws * row.step_seconds))
+
+    def least_seconds(self, policy: Policy) -> float:
+        """The same with the fastest candidate."""
+        return min((self.needed_seconds(row, policy) for row in self.rows), default=float("inf"))
 
 
 class Choice(NamedTuple):
@@ -122,7 +130,7 @@ def choose(table: Table, policy: Policy) -> Choice:
     tempering is compiled again for all chains.
     """
     quick = [row for row in table.rows if row.sampler != TEMPERING and row.label not in table.passed_over]
-    quick = [row for row in quick if row.seconds(table.num_draws) <= policy.trying_seconds]
+    quick = [row for row in quick if table.needed_seconds(row, policy) <= policy.trying_seconds]
     rows = quick or table.rows
     best = max(rows, key=table.rank)
     if not table.is_limited:
@@ -178,8 +186,9 @@ def needs_longer_look(table: Table) -> bool:
 
 
 def is_worth_another(table: Table, policy: Policy) -> bool:
-    """Whether one more candidate could save more time than trying it costs."""
-    return table.least_seconds > policy.trying_seconds
+    """Whether one more candidate is tried: as long as trying has taken less time than the draws need."""
+    num_tried = sum(row.sampler != TEMPERING for row in table.rows)
+    return table.least_seconds(policy) > policy.trying_seconds * max(1, num_tried)
 
 
 def rival_of(table: Table, best: Measured, policy: Policy) -> Rival:
@@ -189,7 +198,8 @@ def rival_of(table: Table, best: Measured, policy: Policy) -> Rival:
     is_single = best.num_local == 1 and best.agreement == MET
     return Rival(
         worth=max((row.worth for row in ranked), default=0.0), least=policy.resolved_ess * table.num_chains,
-        local_worth=max(met, default=0.0), gap=best.gap if is_single else float("inf"), seconds=table.least_seconds,
+        local_worth=max(met, default=0.0), gap=best.gap if is_single else float("inf"),
+        seconds=table.least_seconds(policy),
     )  # fmt: skip
 
 
@@ -204,10 +214,12 @@ def next_pair(table: Table, counts: Sequence[int], tried: Sequence[Measured], po
     return policy.pair_growth * best.num_local if is_largest and len(tried) < policy.most_pairs else None
 
 
-def thin_of(row: Measured, num_draws: int, policy: Policy) -> int:
-    """Rounds a kept draw such that draws are nearly independent, while that takes no longer than drawing may."""
-    affordable = policy.drawing_seconds / max(num_draws * row.step_seconds, 1e-9)
-    return row.rounds * max(1, round(min(row.gap, policy.most_thin / row.rounds, affordable)))
+def thin_of(choice: Choice, policy: Policy) -> int:
+    """Rounds a kept draw, such that draws are nearly independent, or drawing takes as long as it may."""
+    row, table = choice.row, choice.table
+    needed = min(table.needed_seconds(row, policy), policy.phase_seconds) if row.agreement == MET else 0.0
+    steps = max(needed, policy.drawing_seconds) / max(table.num_draws * row.step_seconds, 1e-9)
+    return row.rounds * max(1, round(min(row.gap, steps)))
 
 
 def reason(table: Table, best: Measured) -> str:

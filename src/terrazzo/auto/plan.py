@@ -86,7 +86,7 @@ class Plan(NamedTuple):
 
     def chosen(self, choice: Choice, num_draws: int, policy: Policy) -> "Plan":
         """The plan with another choice of its trial."""
-        row, thin = choice.row, thin_of(choice.row, num_draws, policy)
+        row, thin = choice.row, thin_of(choice, policy)
         return self._replace(
             sampler=row.sampler, options=row.options, uses_transport=row.uses_transport, choice=choice,
             description={**self.description, "choice": choice.describe()}, thin=thin,

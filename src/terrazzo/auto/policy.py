@@ -96,8 +96,8 @@ class Policy:
     most_rounds: int = 2000
     """rounds: the same, at most [benchmarks/default_sampler.py]"""
     phase_seconds: float = 60.0
-    """seconds: without a limit, what exploration may take, and the drawing that a transport is weighed by
-    [benchmarks/first_result.py]"""
+    """seconds: without a limit, what exploration may take, drawing at the most, and the drawing that a transport is
+    judged by [benchmarks/first_result.py]"""
     most_watched: int = 128
     """coordinates: whose agreement is followed while exploring [benchmarks/default_sampler.py ising_mnist]"""
 
@@ -164,13 +164,14 @@ class Policy:
     """candidates: numbers of local moves beside a jump that are tried [benchmarks/default_sampler.py breast_cancer]"""
     pair_growth: int = 4
     """ratio: between these numbers [the same]"""
-    drawing_seconds: float = 20.0
-    """seconds: without a limit, what drawing takes at most before draws are thinned less than to independence
-    [benchmarks/first_result.py two_modes]"""
-    most_thin: int = 100
-    """rounds a kept draw: beyond it, thinning is the user's to ask for [benchmarks/default_sampler.py ising_mnist]"""
+    drawing_seconds: float = 10.0
+    """seconds: without a limit, what drawing takes at most before draws are thinned less than to independence, if
+    enough of them are effective [benchmarks/first_result.py two_modes]"""
+    enough_ess: float = 100.0
+    """effective draws a chain: with them the worst R-hat of many coordinates is below 1.01, since that of M chains is
+    above 1 by about M / (2 ESS); fewer are drawn only in limited time [benchmarks/structured_defaults.py potts]"""
     trying_seconds: float = 5.0
-    """seconds: what one more candidate costs, compilation included; none is tried to save less
+    """seconds: what one more candidate costs, compilation included; trying ends when it has cost what the draws need
     [benchmarks/first_result.py]"""
     brief_seconds: float = 20.0
     """seconds: draws that take no longer are made by loops compiled with less effort, which takes half of the time and

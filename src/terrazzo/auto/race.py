@@ -31,6 +31,7 @@ from terrazzo.auto.decisions import (
     Table,
     favourite,
     is_worth_another,
+    local_rows,
     needs_longer_look,
     next_pair,
     passed_over,
@@ -157,13 +158,13 @@ def try_without(trial: Trial, locals_: list[Local], explored: Explored | None) -
         (), context.num_chains, context.num_draws, context.budget.seconds is not None,
         tempered_r_hat=np.inf if explored is None else explored.r_hat,
     )  # fmt: skip
-    for local in locals_:
-        if not table.rows or (is_worth_another(table, policy) and not trial.is_spent):
-            tuned = _shortened(trial, _tuned(trial, local))
-            table = table.with_row(measure(trial, alone(tuned, tuned.moves)))
-    best = favourite(table.rows, policy)
     if explored is not None:
         table = table.with_row(measured_tempering(explored, context.num_chains, policy))
+    for i, local in enumerate(locals_):
+        if i == 0 or (is_worth_another(table, policy) and not trial.is_spent):
+            tuned = _shortened(trial, _tuned(trial, local))
+            table = table.with_row(measure(trial, alone(tuned, tuned.moves)))
+    best = favourite(local_rows(table), policy)
     table = table._replace(passed_over=passed_over(table, best, policy))
     assert best.local is not None
     if needs_longer_look(table):  # in training's time
