@@ -471,15 +471,37 @@ def test_every_number_has_a_unit_a_sentence_and_what_moves_it():
             assert after.value.value.endswith("]"), node.target.id
 
 
-def tempering_row(kept, **changed):
-    """How the trial judges a tempering run of independent draws, `kept` of each ladder."""
+def independent_ladders(kept):
+    """A tempering run of independent draws, `kept` of each ladder."""
     rng = np.random.default_rng(0)
-    found = Explored(
+    return Explored(
         theta=rng.integers(0, 2, (8, kept, 3)).astype(np.int8), log_prob=rng.normal(size=(8, kept)),
         log_probs=rng.normal(size=(8, kept, 2)), inverse_temperatures=np.array([0.0, 1.0]), barrier=1.0, evidence=None,
         kernel="gibbs", kernel_options={}, num_moves=1, num_rounds=kept, kept_rounds=kept, num_apart=1,
         num_evaluations=1, r_hat=1.0, seconds=1.0, round_seconds=0.1,
     )  # fmt: skip
+
+
+def test_chains_start_in_modes_that_were_missed(monkeypatch):
+    """Where all chains start elsewhere, moves that cannot leave a mode look fast: a mode of 2 % was lost that way."""
+    monkeypatch.setattr(planning, "_with_transport", lambda context, request, found, *_: (found, ""))
+    trials = []
+    monkeypatch.setattr(planning, "_decided", lambda context, request, trial, found, *_: trials.append(trial) or found)
+    request = planning.Request(
+        key=jax.random.key(0), transport=None, training=None, exploration=None, fixed=None, may_give_up=True,
+        starts=None,
+    )  # fmt: skip
+    plan = planning.Plan("", {}, False, np.zeros((8, 3)), np.zeros(8, bool), {}, explored=independent_ladders(5))
+    target = tz.Target(lambda t: jnp.sum(t.astype(float)), tz.integers(0, 9, 3))
+    modes = np.full((3, 4, 3), 7)
+    found = planning.plan_with_modes(context_of(target), request, plan, modes, np.zeros((3, 4)))
+    assert (found.starts == 7).all(axis=1).sum() == 2
+    np.testing.assert_array_equal(trials[0].starts, found.starts)
+
+
+def tempering_row(kept, **changed):
+    """How the trial judges independent ladders."""
+    found = independent_ladders(kept)
     return race.measured_tempering(found, 8, dataclasses.replace(CPU, **changed))
 
 

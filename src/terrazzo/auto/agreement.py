@@ -147,7 +147,7 @@ def others_check(c: Comparison) -> Iterator[Check]:
     modes = modes_apart(c.key, c.target, others, c.theta, c.log_prob, evidence, c.policy)
     missed = [mode for mode in modes if not mode.is_negligible]
     worst = max(missed, key=lambda mode: mode.log_prob, default=None)
-    advice = "" if worst is None else _advice(worst, uses_transport=c.plan.uses_transport)
+    advice = "" if worst is None else _advice(worst, is_learned=c.plan.transport is not None)
     name = "chains that stay where they were started"
     yield Check(name, float(len(missed)), 0.0, not missed, advice, is_independent=True)
     if len(modes) > len(missed):
@@ -156,13 +156,15 @@ def others_check(c: Comparison) -> Iterator[Check]:
         yield Check("share of modes left out", most, 0.0, False, advice, NOTE)
 
 
-def _advice(mode: Mode, *, uses_transport: bool) -> str:
+def _advice(mode: Mode, *, is_learned: bool) -> str:
     where = " ".join(np.array2string(mode.theta, threshold=12).split())[:100]
     share = "an unknown share" if np.isnan(mode.share) else f"a share of about {mode.share:.2g}"
-    remedy = "train the transport longer" if uses_transport else "allow time to learn a transport"
+    remedy = (
+        "train the transport longer (training=)" if is_learned else "allow time to learn a transport (max_seconds=)"
+    )
     return (
         f"chains started at {where} (log pi {mode.log_prob:.6g}) stay in a mode with {share} of Z that the others"
-        f" do not reach: {remedy} (training=, max_seconds=)"
+        f" do not reach: {remedy}, or start chains there too (init=)"
     )
 
 
