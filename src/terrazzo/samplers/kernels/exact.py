@@ -25,6 +25,7 @@ from terrazzo.verdict.checks import ELIMINATED, ENUMERATED, Check
 
 NUM_CHECKED = 32  # configurations of each kind (random, drawn, drawn with one site changed) where terms are compared
 BATCH = 2**16  # configurations that are enumerated at a time
+NO_DIFFERENCE = 1e-6  # nats
 
 
 class Census(NamedTuple):
@@ -130,10 +131,10 @@ def eliminated(
         points = _points(theta.reshape(-1, theta.shape[-1]), target.space.sizes)
         terms, values = table_sums(structure, points), evaluate(wide, points)
         error = _difference(terms, values)
-        if not error <= tolerance(values):
+        if not error <= _allowed(values):
             return None
         log_prob = evaluate(wide, theta.reshape(-1, theta.shape[-1])).reshape(theta.shape[:2])
-    if not _difference(terms, here := evaluate(target, points)) <= tolerance(here) or not np.isfinite(log_prob).all():
+    if not _difference(terms, here := evaluate(target, points)) <= _allowed(here) or not np.isfinite(log_prob).all():
         return None
     width = float(structure.graph.treewidth)
     return Drawn(
@@ -141,7 +142,7 @@ def eliminated(
         evidence=LogZ(answer.log_z, 0.0, float(log_prob.size), float("nan")), notes={},
         checks=(
             Check(ELIMINATED, width, width, True, "", is_independent=True),
-            Check("error of the terms (nats)", error, tolerance(values), True, ""),
+            Check("error of the terms (nats)", error, _allowed(values), True, ""),
         ),
     )  # fmt: skip
 
@@ -159,7 +160,7 @@ def maximum(target: Target, *, max_seconds: float = MAX_SECONDS) -> tuple[np.nda
         points = _points(theta[None], target.space.sizes)
         terms, values = table_sums(structure, points), evaluate(wide, points)
     here = evaluate(target, points)
-    is_right = _difference(terms, values) <= tolerance(values) and _difference(terms, here) <= tolerance(here)
+    is_right = _difference(terms, values) <= _allowed(values) and _difference(terms, here) <= _allowed(here)
     return (theta, value) if is_right and np.isfinite(value) else None
 
 
@@ -184,6 +185,11 @@ def table_sums(structure: Structure, theta: np.ndarray) -> np.ndarray:
         values = [theta[:, group.sites[:, a]] for a in range(group.sites.shape[1])]
         total += group.tables[(places, *values)].sum(axis=1)
     return total
+
+
+def _allowed(values: np.ndarray) -> float:
+    """The largest difference between terms and log pi: rounding, or what changes no probability by a millionth."""
+    return max(NO_DIFFERENCE, tolerance(values))
 
 
 def _difference(terms: np.ndarray, values: np.ndarray) -> float:
