@@ -346,6 +346,35 @@ def spin_chain(rng, d=40):
     )
 
 
+def mean_field(rng, d=40):
+    """All pairs of spins coupled, above the critical temperature, in a field."""
+    coupling, field = float(rng.uniform(0.2, 0.8)), float(rng.uniform(-0.2, 0.2))
+
+    def log_prob(theta):
+        total = (2.0 * _as_float(theta) - 1.0).sum()
+        return coupling * total**2 / (2 * d) + field * total
+
+    ups = np.arange(d + 1)
+    total = 2.0 * ups - d
+    log_weights = coupling * total**2 / (2 * d) + field * total - [lgamma(k + 1) + lgamma(d - k + 1) for k in ups]
+    weights = np.exp(log_weights - log_weights.max())
+    exact = float((weights * ups).sum() / weights.sum() / d)
+    return Fooling("mean field", log_prob, tz.binary(d), lambda t: t.mean(axis=-1), exact, True)
+
+
+def leading_ones(rng, d=30):
+    """Every one at the beginning has the same gain."""
+    gain = float(rng.uniform(0.5, 0.68))
+    log_prob = lambda theta: gain * _as_float(jnp.cumprod(theta).sum())
+    length = np.arange(d + 1)
+    log_weights = gain * length + np.log(2.0) * np.maximum(d - 1 - length, 0)
+    weights = np.exp(log_weights - log_weights.max())
+    feature = lambda t: np.cumprod(t, axis=-1).sum(axis=-1).astype(float)
+    return Fooling(
+        "leading ones", log_prob, tz.binary(d), feature, float((weights * length).sum() / weights.sum()), True
+    )
+
+
 def counts(rng, d=5):
     rates = rng.uniform(5.0, 60.0, d)
     grid = np.arange(200)
@@ -383,7 +412,8 @@ def cases(seed=0):
         trap(rng), trap(rng, num_blocks=12, k=4), parity(rng), halves(rng), halves(rng, half=20), unlock(rng),
         asia(rng), mean_field_potts(rng), label_switching(rng),
         independent(rng), independent(rng, d=120), spin_chain(rng), spin_chain(rng, d=100), counts(rng),
-        potts_ring(rng), potts_ring(rng, d=60),
+        potts_ring(rng), potts_ring(rng, d=60), mean_field(rng), mean_field(rng, d=100), leading_ones(rng),
+        leading_ones(rng, d=60),
     ]  # fmt: skip
     started = [tied(rng, 2), tied(rng, 3), fixed_sum(rng), assignment(rng)]
     return [(case, None) for case in plain] + started

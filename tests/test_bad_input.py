@@ -205,3 +205,9 @@ def test_there_are_enough_cases():
     assert len(ALL) >= 500
     assert not set(CASES) & set(ROWS)
     assert UnsupportedError.__mro__[1] is OptionError
+
+
+def test_a_black_box_that_is_no_function_is_refused():
+    rng = np.random.default_rng(0)
+    with pytest.raises(TargetError, match=r"at the same theta(?s:.*)fix the seed"):
+        tz.Target(tz.blackbox(lambda theta: float(rng.normal() - theta.sum())), tz.binary(4))

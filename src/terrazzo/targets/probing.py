@@ -22,6 +22,7 @@ from terrazzo.targets.starts import Evaluator, descend, random_possible
 from terrazzo.targets.tracing import anew
 
 NUM_PROBES = 6
+SAME_AGAIN = 1e-6  # relative and absolute: sums in threads may differ in their last digits
 POSSIBLE_TRIES, POSSIBLE_SECONDS = 2**15, 0.5  # for configurations that hints are checked at
 
 
@@ -128,6 +129,14 @@ def probe_values(target: Any) -> None:
                 raise _raised_error(error, target.space, theta) from None
             if np.isnan(value) or value == np.inf:
                 raise non_finite_error(target, theta)
+            again = target.log_prob_fn.evaluate(target.space, theta)
+            if not np.isclose(value, again, rtol=SAME_AGAIN, atol=SAME_AGAIN):
+                where = _describe(target.space, theta)
+                raise TargetError(
+                    "log_prob",
+                    f"is {float(value):.8g} and then {float(again):.8g} at the same theta = {where}",
+                    "return the same value every time: fix the seed of what it draws",
+                )
         return
     try:
         errors, values = _checked_values(target, jnp.asarray(points))
