@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array
 
 from terrazzo.auto.hunt import Mode, features, modes_apart
-from terrazzo.auto.plan import Plan, set_apart, thinned
+from terrazzo.auto.plan import Plan, compared, set_apart, thinned
 from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.targets.interactions import evaluate
@@ -69,8 +69,8 @@ def comparison(
     key: Array, target: Target, plan: Plan, theta: np.ndarray, log_prob: np.ndarray, policy: Policy
 ) -> Comparison:
     """The comparison of final draws, (chain, draw, dim), with what a plan carries."""
-    most = min(policy.most_compared // theta.shape[-1], policy.most_compared_draws)
-    weights, theta, log_prob = None, thinned(theta, most), thinned(log_prob, most)
+    weights = None
+    theta, log_prob = compared(theta, log_prob, policy)
     if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= FEWEST:
         part = thinned(theta, policy.most_weighed)
         weights = np.asarray(posterior_log_weights(jax.random.fold_in(key, 1), plan.transport, target, part), float)
@@ -127,7 +127,8 @@ def draws_check(c: Comparison) -> Iterator[Check]:
         advice = "all chains sit in one configuration, but tempering does not: explore longer"
         yield Check(POINT_MASS, share, least, share >= least, advice, is_independent=True)
         return
-    out = disagreement(features(explored.theta, explored.log_prob), features(c.theta, c.log_prob))
+    tempered = compared(explored.theta, explored.log_prob, c.policy)
+    out = disagreement(features(*tempered), features(c.theta, c.log_prob))
     grade, advice = NOT_TRUSTED, "the chains and the tempered exploration disagree: run longer, or explore longer"
     if c.plan.has_modes:
         grade, advice = UNCHECKED, "tempering missed a mode that was hunted and learned: it cannot confirm draws"

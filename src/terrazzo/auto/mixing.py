@@ -7,7 +7,7 @@ from terrazzo.diagnostics import ess, rhat
 
 
 def least_ess(theta: np.ndarray, log_prob: np.ndarray, policy: Policy, *, is_centred: bool = False) -> float:
-    """The least ESS of log pi and of the coordinates that moved, but for the worst few of them.
+    """The least ESS of log pi and of the watched coordinates that moved, but for the worst few of them.
 
     Chains that all sit in one configuration agree as well as chains can: every draw counts.
 
@@ -17,7 +17,7 @@ def least_ess(theta: np.ndarray, log_prob: np.ndarray, policy: Policy, *, is_cen
         policy: Which share of the coordinates is left out.
         is_centred: Whether each chain's own mean is taken off first: how fast chains move where they are.
     """
-    series = np.concatenate([theta.astype(float), log_prob[..., None].astype(float)], axis=-1)
+    series = _watched(theta, log_prob, policy)
     if np.ptp(series[..., :-1], axis=(0, 1)).max() == 0:
         return float(log_prob.size)
     if is_centred:
@@ -54,7 +54,7 @@ def relaxation(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> float
         log_prob: Their log pi, (chain, draw).
         policy: What counts as stuck.
     """
-    series = np.concatenate([theta.astype(float), log_prob[..., None].astype(float)], axis=-1)
+    series = _watched(theta, log_prob, policy)
     series = series[..., np.ptp(series, axis=(0, 1)) > 0]
     series = (series - series.mean(axis=(0, 1))) / series.std(axis=(0, 1))
     size = series.shape[1] // 4
@@ -74,10 +74,15 @@ def _share_left(views: list[np.ndarray]) -> float:
 
 
 def worst_agreement(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> tuple[float, float]:
-    """The worst R-hat and the least ESS of log pi and of some of the coordinates that moved."""
-    some = np.linspace(0, theta.shape[-1] - 1, min(theta.shape[-1], policy.most_watched)).astype(int)
-    series = np.concatenate([theta[..., some].astype(float), log_prob[..., None]], axis=-1)
+    """The worst R-hat and the least ESS of log pi and of the watched coordinates that moved."""
+    series = _watched(theta, log_prob, policy)
     series = series[..., np.ptp(series, axis=(0, 1)) > 0]
     if not series.shape[-1]:
         return 1.0, float(log_prob.size)
     return float(np.nanmax(rhat(series))), float(np.nanmin(ess(series)))
+
+
+def _watched(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> np.ndarray:
+    """Some of the coordinates, evenly spaced (all of them if they are few), and log pi, (chain, draw, feature)."""
+    some = np.linspace(0, theta.shape[-1] - 1, min(theta.shape[-1], policy.most_watched)).astype(int)
+    return np.concatenate([theta[..., some].astype(float), log_prob[..., None].astype(float)], axis=-1)

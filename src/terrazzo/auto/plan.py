@@ -114,6 +114,12 @@ def thinned(draws: np.ndarray, limit: int) -> np.ndarray:
     return draws[:, ::-1][:, ::step][:, ::-1]
 
 
+def compared(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
+    """Of draws (chain, draw, dim) and their log pi, as many as comparisons look at."""
+    most = min(policy.most_compared // theta.shape[-1], policy.most_compared_draws)
+    return thinned(theta, most), thinned(log_prob, most)
+
+
 def set_apart(explored: Explored, draws: np.ndarray, policy: Policy) -> np.ndarray:
     """Of an array of the exploration's draws, those that training has not seen, thinned to what is weighed."""
     return thinned(draws[:, -explored.num_apart :], policy.most_weighed)

@@ -67,6 +67,9 @@ class Policy:
     """ladders: the same beyond `wide_dims` [benchmarks/default_sampler.py ising_mnist]"""
     wide_dims: int = 128
     """coordinates: see above [benchmarks/default_sampler.py ising_mnist]"""
+    filling: int = 1
+    """coordinates of all replicas: that fill the device; up to it more ladders take no longer. 128 ladders of 19 x 216
+    spins made as many rounds a second as 16 on an H200 [benchmarks/structured_defaults.py glass]"""
     first_rungs: int = 12
     """temperatures: before the barrier is known [benchmarks/default_sampler.py torus_critical]"""
     most_rungs: int = 96
@@ -99,7 +102,8 @@ class Policy:
     """seconds: without a limit, what exploration may take, drawing at the most, and the drawing that a transport is
     judged by [benchmarks/first_result.py]"""
     most_watched: int = 128
-    """coordinates: whose agreement is followed while exploring [benchmarks/default_sampler.py ising_mnist]"""
+    """coordinates: that are watched while exploring and trying; statistics of all 4,096 of a lattice took longer than
+    the moves themselves [benchmarks/default_sampler.py ising_mnist, benchmarks/structured_defaults.py ising]"""
 
     # ---- candidates
     slice_from: int = 65
@@ -317,9 +321,9 @@ class Policy:
 
 CPU = Policy()
 ACCELERATOR = dataclasses.replace(
-    CPU, exploring_least_seconds=20.0, exploring_least_share=0.08, ladders=32, wide_ladders=16, least_rounds=1000,
-    most_rounds=12_000, training_work=768_000, least_steps=3000, most_steps=12_000, batch_size=4096, patience=6,
-    rounds_a_step=8, most_rounds_a_step=16,
+    CPU, exploring_least_seconds=20.0, exploring_least_share=0.08, ladders=32, wide_ladders=16, filling=2**19,
+    least_rounds=1000, most_rounds=12_000, training_work=768_000, least_steps=3000, most_steps=12_000, batch_size=4096,
+    patience=6, rounds_a_step=8, most_rounds_a_step=16,
 )  # fmt: skip
 
 

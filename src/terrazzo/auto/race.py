@@ -314,7 +314,8 @@ def measured_tempering(found: Explored, num_chains: int, policy: Policy) -> Meas
         "kernel": found.kernel, "kernel_options": found.kernel_options, "num_moves": found.num_moves,
     }  # fmt: skip
     ess = value * num_chains / ladders
-    seconds = found.round_seconds * num_chains / ladders  # a ladder is wide: a few of them fill any device
+    width = found.theta.shape[2] * len(found.inverse_temperatures)
+    seconds = found.round_seconds * max(num_chains * width, policy.filling) / max(ladders * width, policy.filling)
     is_long = found.log_prob.shape[1] >= policy.fewest_kept  # fewer draws than that can look independent by chance
     has_met = is_long and ess >= policy.resolved_ess * num_chains
     return Measured(
