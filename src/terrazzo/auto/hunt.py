@@ -26,6 +26,7 @@ from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.errors import StartError
 from terrazzo.samplers.parts.ascent import ascend, offsets_of
+from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
 from terrazzo.verdict.coverage import compare, moments_of
@@ -59,7 +60,8 @@ def hunt(key: Array, target: Target, draws: np.ndarray, policy: Policy, *, secon
     limit = min(policy.hunt_seconds, policy.hunt_share * (seconds or np.inf))
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     offsets = jnp.asarray(offsets_of(target.space.max_size))
-    per_row = 1 + target.space.num_dims * len(offsets)
+    target = with_conditionals(target, read_running(target))
+    per_row = 2 if target.has_cheap_neighbours else 1 + target.space.num_dims * len(offsets)
     theta, log_prob, evaluations, batches = np.zeros((0, target.space.num_dims), np.int32), np.zeros(0), 0, 0
     while batches == 0 or (evaluations < policy.hunt_evaluations and time.perf_counter() - began < limit):
         rows = _starts(jax.random.fold_in(key, batches), rng, target, draws, batches, policy)
