@@ -285,10 +285,10 @@ def test_what_hardly_decays_in_a_trial_counts_as_stuck():
 def row(label="", **changed):
     """A measurement, of a local kernel whose chains have met unless it is said otherwise."""
     given = {
-        "sampler": "hybrid", "options": {}, "ess": 80.0, "step_seconds": 1.0, "worth": 1.0, "gap": 1.0,
-        "agreement": MET, "local": Local(label, {}, 1),
-    }  # fmt: skip
-    return Measured(label=label, **given | changed)
+        "sampler": "hybrid", "options": {}, "ess": 80.0, "step_seconds": 1.0, "gap": 1.0, "agreement": MET,
+        "local": Local(label, {}, 1),
+    } | changed  # fmt: skip
+    return Measured(label=label, **{"worth": 8 / (given["gap"] * given["step_seconds"])} | given)
 
 
 def table_of(*rows, **changed):
@@ -423,7 +423,7 @@ def test_numbers_of_local_moves_grow_while_the_largest_is_best():
     assert decisions.next_pair(table_of(*tried), [1, 2, 8], tried, CPU) == 8
     assert decisions.next_pair(table_of(*tried), [1, 2], tried, CPU) == 8
     assert decisions.next_pair(table_of(*tried[::-1]), [1, 2], [far(1, 3.0), tried[1]], CPU) is None
-    assert decisions.next_pair(table_of(row("a", gap=1e-9)), [1, 2], tried, CPU) is None  # nothing left to save
+    assert decisions.next_pair(table_of(row("a", step_seconds=1e-9)), [1, 2], tried, CPU) is None  # nothing left to save
 
 
 @pytest.mark.parametrize(
@@ -433,14 +433,14 @@ def test_numbers_of_local_moves_grow_while_the_largest_is_best():
 )  # fmt: skip
 def test_thinning_follows_the_gap_and_the_time(gap, seconds, draws, thin):
     """To independence, within 10 s or until 100 draws a chain are effective, which may take a minute."""
-    found = row(gap=gap, step_seconds=seconds, worth=8 / (gap * seconds))
+    found = row(gap=gap, step_seconds=seconds)
     assert decisions.thin_of(choose(table_of(found)._replace(num_draws=draws), CPU), CPU) == thin
     apart = table_of(found._replace(agreement=APART))
     assert decisions.thin_of(choose(apart, CPU), CPU) <= max(1, 10 / (100 * seconds))
 
 
 def test_what_draws_need():
-    slow = row("a", gap=1e3, step_seconds=1e-2, worth=0.8)  # 100 independent draws a chain take 1000 s
+    slow = row("a", gap=1e3, step_seconds=1e-2)  # 100 independent draws a chain take 1000 s
     assert table_of(slow, is_limited=True).needed_seconds(slow, CPU) == 1000.0
     assert table_of(slow).needed_seconds(slow, CPU) == 1000.0  # fewer would not do
     many = row("a", gap=1e3, step_seconds=1e-2, worth=80.0)

@@ -95,11 +95,8 @@ class Table(NamedTuple):
         """
         if row.agreement != MET:
             return float("inf")
-        independent = self.num_draws * row.gap * row.step_seconds
-        if self.is_limited:
-            return independent
-        effective = policy.enough_ess * self.num_chains / row.worth
-        return min(independent, max(effective, self.num_draws * row.step_seconds))
+        wanted = self.num_draws if self.is_limited else min(self.num_draws, policy.enough_ess)
+        return max(wanted * self.num_chains / row.worth, self.num_draws * row.step_seconds)
 
     def least_seconds(self, policy: Policy) -> float:
         """The same with the fastest candidate."""
@@ -215,11 +212,17 @@ def next_pair(table: Table, counts: Sequence[int], tried: Sequence[Measured], po
 
 
 def thin_of(choice: Choice, policy: Policy) -> int:
-    """Rounds a kept draw, such that draws are nearly independent, or drawing takes as long as it may."""
+    """Rounds a kept draw, such that draws are nearly independent, or drawing takes as long as it may.
+
+    How far apart independent draws are is judged by the worth, which noise does not flatter, where chains have met.
+    """
     row, table = choice.row, choice.table
-    needed = min(table.needed_seconds(row, policy), policy.phase_seconds) if row.agreement == MET else 0.0
+    gap, needed = row.gap, 0.0
+    if row.agreement == MET:
+        gap = table.num_chains / (row.worth * row.step_seconds)
+        needed = min(table.needed_seconds(row, policy), policy.phase_seconds)
     steps = max(needed, policy.drawing_seconds) / max(table.num_draws * row.step_seconds, 1e-9)
-    return row.rounds * max(1, round(min(row.gap, steps)))
+    return row.rounds * max(1, round(min(gap, steps)))
 
 
 def reason(table: Table, best: Measured) -> str:
