@@ -34,6 +34,8 @@ from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.engine import kernels
 from terrazzo.errors import OptionError, StartError
 from terrazzo.runtime.progress import Progress
+from terrazzo.samplers.parts.ascent import best_change, offsets_of
+from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets import precision
 
 ALPHA = 1e-6
@@ -108,6 +110,39 @@ def test_the_hunt_finds_a_narrow_mode_that_draws_do_not_show():
     found = hunt(jax.random.key(0), target, draws, CPU, seconds=None)
     assert (found.theta[0] == 1).all()
     assert (np.diff(found.log_prob) <= 0).all()
+
+
+def narrow_of_integers(theta):
+    """Half in a Gaussian of width 30 about 80, half in one of width 2 about 180; 256 values."""
+    x = theta.astype(float)
+    parts = [-0.5 * jnp.sum(((x - centre) / width) ** 2) - 4 * jnp.log(width) for centre, width in ((80, 30), (180, 2))]
+    return jnp.logaddexp(*parts)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_hunt_sees_a_mode_from_wherever_one_coordinate_is_wrong(seed):
+    """One random start in 300 has three coordinates in reach of the narrow mode; a sweep needs the right three."""
+    target = tz.Target(narrow_of_integers, tz.integers(0, 255, 4))
+    draws = np.random.default_rng(0).normal(80, 30, (4, 50, 4)).clip(0, 255).astype(int)
+    policy = dataclasses.replace(CPU, hunt_seconds=600.0, hunt_evaluations=2**23)
+    found = hunt(jax.random.key(seed), target, draws, policy, seconds=None)
+    assert found.theta[0].tolist() == [180] * 4
+    assert found.num_quenched > 1000
+
+
+def test_the_best_change_is_the_best_of_all():
+    weights = np.random.default_rng(0).normal(size=(4, 3))
+    target = tz.Target(lambda t: jnp.asarray(weights)[jnp.arange(4), t].sum(), tz.categorical(3, shape=4))
+    theta = np.asarray(target.space.random(jax.random.key(0), (32,)))
+    offsets = jnp.asarray(offsets_of(3))
+    for one in (target, with_conditionals(target, read_running(target))):
+        new, values = (np.asarray(x) for x in best_change(one, jnp.asarray(theta), offsets))
+        gains = weights.max(axis=1) - weights[np.arange(4), theta]
+        site = gains.argmax(axis=1)
+        expected = theta.copy()
+        expected[np.arange(32), site] = weights.argmax(axis=1)[site]
+        np.testing.assert_array_equal(new, expected)
+        np.testing.assert_allclose(values, weights[np.arange(4), theta].sum(axis=1) + gains.max(axis=1))
 
 
 def test_chains_that_stay_are_told_from_chains_that_came_back_and_are_weighed():

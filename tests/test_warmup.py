@@ -423,7 +423,9 @@ def test_numbers_of_local_moves_grow_while_the_largest_is_best():
     assert decisions.next_pair(table_of(*tried), [1, 2, 8], tried, CPU) == 8
     assert decisions.next_pair(table_of(*tried), [1, 2], tried, CPU) == 8
     assert decisions.next_pair(table_of(*tried[::-1]), [1, 2], [far(1, 3.0), tried[1]], CPU) is None
-    assert decisions.next_pair(table_of(row("a", step_seconds=1e-9)), [1, 2], tried, CPU) is None  # nothing left to save
+    assert (
+        decisions.next_pair(table_of(row("a", step_seconds=1e-9)), [1, 2], tried, CPU) is None
+    )  # nothing left to save
 
 
 @pytest.mark.parametrize(

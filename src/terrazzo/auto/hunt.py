@@ -25,7 +25,7 @@ from scipy.special import expit
 from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.errors import StartError
-from terrazzo.samplers.parts.ascent import ascend, offsets_of
+from terrazzo.samplers.parts.ascent import ascend, best_change, offsets_of
 from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
@@ -56,26 +56,39 @@ def hunt(key: Array, target: Target, draws: np.ndarray, policy: Policy, *, secon
         policy: How much is tried.
         seconds: The seconds of the whole run, or None without a limit.
     """
-    began = time.perf_counter()
     limit = min(policy.hunt_seconds, policy.hunt_share * (seconds or np.inf))
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     offsets = jnp.asarray(offsets_of(target.space.max_size))
     target = with_conditionals(target, read_running(target))
     per_row = 2 if target.has_cheap_neighbours else 1 + target.space.num_dims * len(offsets)
-    theta, log_prob, evaluations, batches = np.zeros((0, target.space.num_dims), np.int32), np.zeros(0), 0, 0
-    while batches == 0 or (evaluations < policy.hunt_evaluations and time.perf_counter() - began < limit):
-        rows = _starts(jax.random.fold_in(key, batches), rng, target, draws, batches, policy)
-        values = np.full(len(rows), -np.inf)
-        for _ in range(policy.most_sweeps):
-            new, found, is_changed = (np.asarray(x) for x in ascend(target, jnp.asarray(rows), offsets))
-            evaluations += len(rows) * per_row
-            is_better = is_changed & (found > values)
-            rows, values = np.where(is_better[:, None], new, rows), np.maximum(values, found)
-            if not is_better.any() or (batches and time.perf_counter() - began > limit):
-                break
-        theta, log_prob = _merged(np.concatenate([theta, rows]), np.concatenate([log_prob, values]), policy)
-        batches += 1
-    return Optima(theta, log_prob, batches * policy.hunt_rows)
+    evaluations, turn = 0, 0
+
+    def fresh() -> tuple[np.ndarray, np.ndarray]:
+        nonlocal evaluations, turn
+        starts = _starts(jax.random.fold_in(key, turn), rng, target, draws, turn, policy)
+        evaluations, turn = evaluations + len(starts) * per_row, turn + 1
+        rows, values = best_change(target, jnp.asarray(starts), offsets)
+        return np.array(rows), np.array(values, float)
+
+    (rows, values), (waiting, waiting_values) = fresh(), (np.zeros((0, target.space.num_dims), np.int32), np.zeros(0))
+    found, num_quenched, ends = (rows[:0], values[:0]), 0, np.inf
+    while True:
+        new, new_values, is_changed = (np.asarray(x) for x in ascend(target, jnp.asarray(rows), offsets))
+        evaluations += len(rows) * per_row
+        is_better = is_changed & (new_values > values)
+        rows, values = np.where(is_better[:, None], new, rows), np.where(is_better, new_values, values)
+        is_over = evaluations >= policy.hunt_evaluations or time.perf_counter() >= ends
+        ends = min(ends, time.perf_counter() + limit)  # after the first sweep, which compiles
+        done = np.flatnonzero(~is_better) if not is_over else np.arange(len(rows))
+        found = _merged(np.concatenate([found[0], rows[done]]), np.concatenate([found[1], values[done]]), policy)
+        num_quenched += len(done)
+        if is_over:
+            return Optima(*found, num_quenched)
+        while len(waiting) < len(done):  # others take the places of those that have come to an end
+            more, more_values = fresh()
+            waiting, waiting_values = np.concatenate([waiting, more]), np.concatenate([waiting_values, more_values])
+        rows[done], values[done] = waiting[: len(done)], waiting_values[: len(done)]
+        waiting, waiting_values = waiting[len(done) :], waiting_values[len(done) :]
 
 
 def _starts(

@@ -257,9 +257,9 @@ class Policy:
     # ---- the hunt
     hunt_rows: int = 256
     """configurations: quenched side by side [test_never_wrong: the hunt]"""
-    hunt_evaluations: int = 2**22
+    hunt_evaluations: int = 2**24
     """evaluations: of a hunt, at most [test_never_wrong: the table]"""
-    hunt_seconds: float = 6.0
+    hunt_seconds: float = 3.0
     """seconds: of a hunt, at most [test_never_wrong: the table]"""
     hunt_share: float = 0.05
     """of max_seconds: the same [test_never_wrong: the table in 30 seconds]"""
@@ -267,8 +267,6 @@ class Policy:
     """optima: that are kept [test_never_wrong: the table]"""
     scanned: int = 2**14
     """configurations: random ones, of which the best are quenched [test_never_wrong: narrow modes]"""
-    most_sweeps: int = 50
-    """sweeps: of a quench [test_never_wrong: the table]"""
     apart_share: float = 0.1
     """of the coordinates: optima that differ in fewer are taken for one [test_never_wrong: the table]"""
     negligible: float = 1e-3
