@@ -114,7 +114,7 @@ def test_a_wrong_owner_is_seen():
     groups = [np.flatnonzero(found.graph.colours == c) for c in range(found.graph.num_colours)]
     one = term_logits(found.terms, sizes, groups)[0]
     wrong = eqx.tree_at(lambda o: o.owner, one, jnp.roll(one.owner, 1))
-    ours = np.asarray(jax.vmap(wrong.logits)(jnp.asarray(states)))
+    ours = np.asarray(jax.jit(jax.vmap(wrong.logits))(jnp.asarray(states)))
     with pytest.raises(AssertionError):
         assert_same_conditionals(ours, exact[:, np.asarray(one.sites)])
 

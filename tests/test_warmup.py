@@ -85,7 +85,7 @@ def same(a, b):
 
 def test_it_is_right_and_says_what_it_did(target, result):
     states = target.space.enumerate()
-    values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(states, jnp.int32)))
+    values = np.asarray(jax.jit(jax.vmap(target.log_prob))(jnp.asarray(states, jnp.int32)))
     log_z = np.log(np.exp(values).sum())
     mean = np.exp(values - log_z) @ states
     z = (result.theta.mean(axis=(0, 1)) - mean) / mcse(result.theta.astype(float))
@@ -565,7 +565,7 @@ def test_a_worthless_transport_is_switched_off():
 def test_a_transport_is_weighed_by_the_jumps_it_would_make(target):
     """One that hardly leaves a single state would see its jumps refused; one that knows the law, accepted."""
     states = target.space.enumerate()
-    values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(states, jnp.int32)))
+    values = np.asarray(jax.jit(jax.vmap(target.log_prob))(jnp.asarray(states, jnp.int32)))
     theta = states[np.random.default_rng(0).choice(64, (8, 64), p=np.exp(values - np.logaddexp.reduce(values)))]
     found = explored_draws(theta)
     weighed = lambda odds: planning.weigh(
