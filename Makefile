@@ -20,7 +20,7 @@ test: $(STAMP) lint types  ## the test suite and all doctests, with the slowest 
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --doctest-modules tests src/terrazzo
 
 study: $(STAMP)  ## the long studies that `make test` leaves out
-	$(BIN)/python -m pytest -m slow
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow
 
 lint: $(STAMP)  ## style
 	$(BIN)/ruff check .

@@ -73,7 +73,7 @@ def test_momentum_samplers_are_invariant(case):
 def test_cheap_conditionals_give_the_same_law():
     target = small_target("binary", 3)
     states = jnp.asarray(target.space.enumerate())
-    table = jax.vmap(target.log_prob)(states)
+    table = jax.jit(jax.vmap(target.log_prob))(states)
 
     def site_logits(theta, i):
         return jnp.stack([table[target.space.index(theta.at[i].set(k))] for k in (0, 1)])
@@ -225,7 +225,7 @@ def test_terms_are_found(num_sites, num_values):
     np.testing.assert_allclose(terms.fields, known.log_prob_fn.fields - known.log_prob_fn.fields[:, :1], atol=1e-12)
     assert len(pairwise.pairwise_terms(hidden.tempered(0.2)).edges) == len(terms.edges)
     states = jnp.asarray(hidden.space.enumerate())
-    gap = jax.vmap(hidden.log_prob)(states) - jax.vmap(lambda t: pairwise.energy_of(terms, t))(states)
+    gap = jax.jit(jax.vmap(hidden.log_prob))(states) - jax.vmap(lambda t: pairwise.energy_of(terms, t))(states)
     assert np.ptp(np.asarray(gap)) < 1e-12
     traced = jax.jit(lambda p: pairwise.pairwise_terms(eqx.combine(p, eqx.filter(hidden, eqx.is_array, inverse=True))))(
         eqx.filter(hidden, eqx.is_array)
@@ -235,7 +235,7 @@ def test_terms_are_found(num_sites, num_values):
         bias, couplings = pairwise.binary_form(terms)
         real = states.astype(float)
         form = real @ bias + jnp.einsum("si,ij,sj->s", real, couplings, real) / 2
-        assert np.ptp(np.asarray(jax.vmap(hidden.log_prob)(states) - form)) < 1e-12
+        assert np.ptp(np.asarray(jax.jit(jax.vmap(hidden.log_prob))(states) - form)) < 1e-12
 
 
 def test_other_targets_are_refused():
@@ -272,7 +272,7 @@ def tempering_law(*, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1, is_sof
         cut = lambda t: jnp.where(broken(t) > 0, -jnp.inf, plain(t))
         target = tz.Target(cut, tz.binary(3), penalty=broken, probe=False).softened(-1.0)
     log_pi = log_table(target).astype(float)
-    soft = np.asarray(jax.vmap(target.soft_log_prob)(jnp.asarray(target.space.enumerate())), float)
+    soft = np.asarray(jax.jit(jax.vmap(target.soft_log_prob))(jnp.asarray(target.space.enumerate())), float)
     below = [stationary(np.where(np.isinf(soft), soft, b * soft)) for b in BETAS[:-1]]
     laws = [*below, stationary(log_pi)]
     rng = np.random.default_rng(seed)
@@ -285,7 +285,7 @@ def tempering_law(*, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1, is_sof
         def one(start, key):
             positions = states[start]
             state = sampler.init(positions[-1], key)
-            below = jax.vmap(target.soft_log_prob)(positions[:-1])
+            below = jax.jit(jax.vmap(target.soft_log_prob))(positions[:-1])
             log_probs = jnp.concatenate([below, target.log_prob(positions[-1])[None]])
             state = state._replace(positions=positions, log_probs=log_probs, parity=jnp.asarray(parity, jnp.int32))
             new, _ = sampler.step(jax.random.fold_in(key, 1), state)

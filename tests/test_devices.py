@@ -1,4 +1,9 @@
-"""Draws do not depend on the number of devices: 1, 2 and 8 host devices, each in a process of its own."""
+"""Draws do not depend on the number of devices: 1, 2 and 8 host devices, each in a process of its own.
+
+A draw that a sum over devices has changed (in a kernel, its tuning, a ladder, what hybrid learns, or the default
+sampler after its choice) is seen as a difference of bits. The networks are the smallest there are: nearly all of the
+time is compilation, and every number of devices compiles everything anew.
+"""
 
 import json
 import os
@@ -23,29 +28,29 @@ PROGRAM = """
     from terrazzo.samplers import REGISTRY
 
     target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
-    small = dict(architecture="affine", num_layers=2, width=8, context_width=4)
-    options = dict(seed=1, chains=8, draws=20, progress="off")
-    learned = dict(training=dict(num_steps=30, batch_size=32), transport_options=small)
+    options = dict(seed=1, chains=8, draws=20, warmup=15, progress="off")
     out = {"devices": len(jax.devices())}
 
     def keep(name, result):
         out[name] = np.packbits(np.asarray(result.theta)).tobytes().hex()
         out[name + " log_prob"] = result.log_prob.tobytes().hex()
 
-    keep("latent_random_walk", sample_with(target, sampler="latent_random_walk", warmup=15, **learned, **options))
-    keep("gibbs", sample_with(target, sampler="gibbs", warmup=15, **options))
-    keep("hybrid", sample_with(target, sampler="hybrid", transport="flow", warmup=15, **learned, **options))
+    flow = tz.flow(architecture="affine", num_layers=1, width=8, context_width=4)
+    keep("latent_random_walk",
+         sample_with(target, sampler="latent_random_walk", transport=flow, training=False, **options))
+    keep("gibbs", sample_with(target, sampler="gibbs", **options))
+    learned = dict(transport=tz.autoregressive(width=4, num_blocks=0), training=dict(num_steps=30, batch_size=32))
+    keep("hybrid", sample_with(target, sampler="hybrid", exploration=dict(max_rounds=60), **learned, **options))
     ladder = {"num_temperatures": 3}
-    keep("parallel_tempering",
-         sample_with(target, sampler="parallel_tempering", warmup=15, sampler_options=ladder, **options))
+    keep("parallel_tempering", sample_with(target, sampler="parallel_tempering", sampler_options=ladder, **options))
     chain, path = tz.problems.ising_chain(24).target, pathlib.Path(sys.argv[1])
-    quick = dict(exploration=dict(max_rounds=100), training=dict(num_steps=50, batch_size=32),
-                 transport_options=dict(width=8))
+    quick = dict(exploration=dict(max_rounds=100), transport=False)
+    options.pop("warmup")
     if not path.exists():  # the first of the processes chooses, by its timings
         sample_with(chain, **quick, **options).save(path)
     keep("auto", sample_with(chain, plan=tz.Result.load(path).plan, **quick, **options))
-    flow = tz.transports.flow_transport(target.space, key=jax.random.key(0), **small)
-    fitted = tz.fit(jax.random.key(1), flow, target, num_steps=20, batch_size=32, num_groups=8)
+    product = tz.transports.product_transport(target.space)
+    fitted = tz.fit(jax.random.key(1), product, target, num_steps=20, batch_size=32, num_groups=8)
     out["training"] = fitted.history["loss"].tobytes().hex()
     mesh = devices.make_mesh(8)
     problem = running.Problem(target, None, {})
@@ -59,7 +64,8 @@ PROGRAM = """
 
 
 def on_devices(count, *arguments):
-    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={count}", "JAX_PLATFORMS": "cpu"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments],
         env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parent,

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from terrazzo import cli
 from terrazzo.errors import ConfigurationError, FileFormatError, MissingPackageError, OptionError
+from terrazzo.inference import run as inference_run
 from terrazzo.paper.experiments import EXPERIMENTS, PRESETS, Request, methods, pieces, run, runner
 from terrazzo.paper.experiments.base import Piece
 from terrazzo.paper.experiments.logistic import load_data, save_archive
@@ -29,9 +31,16 @@ def invoke(*arguments):
     return CliRunner().invoke(cli.app, [str(a) for a in arguments])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_numbers():
+    """Two scales to choose from, and few draws for an evidence that nobody reads: only time depends on these."""
+    with mock.patch.object(methods, "SCALES", (0.2, 0.7)), mock.patch.object(inference_run, "EVIDENCE_DRAWS", 256):
+        yield
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """One run of all four experiments, and what it said."""
+def finished(tmp_path_factory, _small_numbers):
+    """One run of all four experiments (each kind of row on two of them at least), and what it said."""
     folder = tmp_path_factory.mktemp("smoke")
     out = invoke("reproduce", *SMOKE, "--out", folder)
     assert out.exit_code == 0, out.output

@@ -53,7 +53,7 @@ def chain(theta):
 def test_small_spaces_are_counted_and_drawn_from_exactly():
     result = sample_with(chain, tz.binary(6), seed=0, draws=4000, progress="off")
     target = tz.Target(chain, tz.binary(6))
-    values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(target.space.enumerate())))
+    values = np.asarray(jax.jit(jax.vmap(target.log_prob))(jnp.asarray(target.space.enumerate())))
     log_z = np.logaddexp.reduce(values)
     assert result.verdict.grade == "exact"
     assert abs(result.log_z - log_z) < 1e-12
@@ -77,12 +77,13 @@ def test_a_black_box_is_counted_too():
 
 
 def test_a_census_that_would_take_too_long_is_not_taken(monkeypatch):
-    slow = tz.Target(tz.blackbox(lambda t: time.sleep(0.01) or 0.0), tz.binary(16))
+    """It is given up after a small part of the 65,536 configurations."""
+    seen = []
+    slow = tz.Target(tz.blackbox(lambda t: seen.append(time.sleep(0.01)) or 0.0), tz.binary(16))
     quick = Budget(policy=dataclasses.replace(CPU, census_seconds=0.5))
     with Progress("off") as progress:
-        began = time.perf_counter()
         assert census.take_census(slow, budget=quick, progress=progress) is None
-        assert time.perf_counter() - began < 30
+        assert len(seen) < 2**14
         assert census.take_census(slow, budget=Budget(evaluations=100), progress=progress) is None
 
 
@@ -166,7 +167,7 @@ def test_chains_that_stay_are_told_from_chains_that_came_back_and_are_weighed():
 def test_the_weight_of_a_mode_is_right():
     target, rng = planted(0.95), np.random.default_rng(1)
     theta = (rng.random((400, 20)) < 0.95).astype(np.int32)
-    values = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(theta)))
+    values = np.asarray(jax.jit(jax.vmap(target.log_prob))(jnp.asarray(theta)))
     out = weigh_mode(jax.random.key(0), target, theta, values, CPU)
     assert abs(out.log_z) < 5 * out.standard_error + 0.02
 
@@ -300,7 +301,7 @@ def test_float32_arrays_are_computed_with_in_float64():
         assert precision.rounding(target, rows) > 0.1
         with jax.enable_x64(True):
             wide = precision.doubled(target)
-            values = np.asarray(jax.vmap(wide.log_prob)(jnp.asarray(rows)))
+            values = np.asarray(jax.jit(jax.vmap(wide.log_prob))(jnp.asarray(rows)))
             assert precision.rounding(wide, rows) < 1e-6
     x, y = np.asarray(data, float), np.asarray(totals, float)
     rate = np.exp(10.0 + np.float64(np.float32(0.001)) * rows @ x.T)  # numbers in the code are float32 too

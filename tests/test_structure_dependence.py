@@ -1,7 +1,5 @@
 """No coordinate is ever missing from a dependence, and the standard functions are read as sharply as they can be."""
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,12 +101,12 @@ def test_standard_functions_are_read_sharply(name):
     assert arities(function, num_dims) == expected
 
 
-@pytest.mark.parametrize(("side", "limit"), [(64, 2.0), (256, 10.0)])
-def test_reading_a_lattice_is_quick(side, limit):
+@pytest.mark.parametrize("side", [64, 256])
+def test_a_large_lattice_is_read(side):
+    """The sum of all sites depends on all of them; sets that were kept dense would need 34 GB for 65,536 sites."""
+
     def ising(theta):
         spins = 2.0 * theta.reshape(side, side).astype(float) - 1.0
         return jnp.sum(spins * (jnp.roll(spins, 1, 0) + jnp.roll(spins, 1, 1)))
 
-    tick = time.perf_counter()
-    read_sets(ising, side * side)
-    assert time.perf_counter() - tick < limit
+    assert arities(ising, side * side) == [side * side]

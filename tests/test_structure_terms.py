@@ -40,7 +40,7 @@ def test_a_term_changes_with_its_sites_alone(name):
     log_prob, sizes, _ = MODELS[name]
     terms = terms_of(log_prob, len(sizes))
     states = states_of(sizes)
-    values = np.asarray(jax.vmap(terms.values)(jnp.asarray(states[:: max(1, len(states) // 200)])))
+    values = np.asarray(jax.jit(jax.vmap(terms.values))(jnp.asarray(states[:: max(1, len(states) // 200)])))
     kept = states[:: max(1, len(states) // 200)]
     scopes = terms.scopes
     for t in range(0, terms.num_terms, max(1, terms.num_terms // 20)):

@@ -73,7 +73,7 @@ def test_transition_matrices_are_those_of_the_plain_path(name, beta, monkeypatch
     assert reading._are_differences(plain, running)
     target = plain if beta is None else plain.tempered(beta)
     states = jnp.asarray(target.space.enumerate())
-    law = stationary(np.asarray(jax.vmap(target.log_prob)(states))[None])[0]
+    law = stationary(np.asarray(jax.jit(jax.vmap(target.log_prob))(states))[None])[0]
     for make in (systematic_gibbs, partial(gibbs, num_updates=2), locally_balanced):
         ours, theirs = matrices(partial(make, conditionals=running), target), matrices(make, target)
         np.testing.assert_allclose(ours, theirs, atol=1e-11)
@@ -90,7 +90,7 @@ def test_a_stale_product_breaks_the_law_and_is_seen(name, monkeypatch):
         redrawn=lambda self, tables, theta, i, draw: (draw(self.site_logits(tables, theta, i)), tables),
     )
     states = jnp.asarray(target.space.enumerate())
-    law = stationary(np.asarray(jax.vmap(target.log_prob)(states))[None])[0]
+    law = stationary(np.asarray(jax.jit(jax.vmap(target.log_prob))(states))[None])[0]
     wrong = matrices(partial(systematic_gibbs, conditionals=stale), target)
     assert np.abs(law @ wrong - law).max() > 1e-3
     assert not reading._are_differences(target, stale)

@@ -70,7 +70,7 @@ def test_transition_matrices_are_those_of_the_plain_path(size, beta):
     by_candidates = matrices(target, {"colours": options["colours"], "verify": False})
     np.testing.assert_allclose(by_terms, by_candidates, atol=1e-12)
     states = jnp.asarray(target.space.enumerate())
-    law = stationary(np.asarray(jax.vmap(target.log_prob)(states))[None])[0]
+    law = stationary(np.asarray(jax.jit(jax.vmap(target.log_prob))(states))[None])[0]
     np.testing.assert_allclose(law @ by_terms, law, atol=1e-12)
     forgotten = [Stale(one.sites, one.is_value, one) for one in options["conditionals"]]
     wrong = matrices(target, {**options, "conditionals": forgotten})

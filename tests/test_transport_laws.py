@@ -165,10 +165,12 @@ def test_a_rough_decode_draws_from_the_same_law(size):
     transport = perturbed(tz.transports.autoregressive_transport(space, key=jax.random.key(0), width=8), 0.7)
     z = jax.random.normal(jax.random.key(1), (2**16, 2))
     scored = jax.jit(jax.vmap(transport.push_scored))(z)
-    q = np.exp(np.asarray(jax.vmap(transport.log_prob)(jnp.asarray(space.enumerate(), jnp.int32)), float))
-    counts = np.bincount(np.asarray(jax.vmap(space.index)(scored.theta)), minlength=len(q))
+    q = np.exp(np.asarray(jax.jit(jax.vmap(transport.log_prob))(jnp.asarray(space.enumerate(), jnp.int32)), float))
+    counts = np.bincount(np.asarray(jax.jit(jax.vmap(space.index))(scored.theta)), minlength=len(q))
     expected = q / q.sum() * len(z)
     is_common = expected >= 10
     assert stats.chi2.sf(((counts - expected)[is_common] ** 2 / expected[is_common]).sum(), is_common.sum() - 1) > 1e-6
-    ends = jax.vmap(transport.push_scored)(jnp.array([[40.0, 40.0], [-40.0, -40.0], [jnp.inf, -jnp.inf]])).theta
+    ends = jax.jit(jax.vmap(transport.push_scored))(
+        jnp.array([[40.0, 40.0], [-40.0, -40.0], [jnp.inf, -jnp.inf]])
+    ).theta
     assert space.contains(np.asarray(ends)).all()

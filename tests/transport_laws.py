@@ -83,7 +83,7 @@ def box_quadrature_gap(transport):
         upper = jnp.where(sides[0] > 0, -sides[0], sides[1])
         lower = jnp.where(sides[0] > 0, -sides[1], sides[0])
         log_mass += jnp.log(jax.scipy.stats.norm.cdf(upper) - jax.scipy.stats.norm.cdf(lower))
-    ratio = push_all(transport, z).log_volume - jax.vmap(normal.log_density)(z)
+    ratio = push_all(transport, z).log_volume - jax.jit(jax.vmap(normal.log_density))(z)
     return float(jnp.abs(jnp.exp(log_mass + ratio) - 1.0).max())
 
 
@@ -95,7 +95,7 @@ def identity_z_scores(transport, *, num_draws=2**18, seed=0):
     """
     z = jax.random.normal(jax.random.key(seed), (num_draws, transport.num_dims))
     theta, log_volume = push_all(transport, z)
-    weight = np.exp(np.asarray(log_volume) - np.asarray(jax.vmap(normal.log_density)(z)))
+    weight = np.exp(np.asarray(log_volume) - np.asarray(jax.jit(jax.vmap(normal.log_density))(z)))
     index = np.asarray(transport.space.index(theta))
     num = transport.space.num_states
     mean = np.bincount(index, weight, num) / num_draws
@@ -113,7 +113,7 @@ def lift_z_scores(transport, *, num_draws=2**16, seed=0):
     space = transport.space
     z = jax.random.normal(jax.random.key(seed + 1), (16 * num_draws, transport.num_dims))
     theta, log_volume = push_all(transport, z)
-    weight = np.exp(np.asarray(log_volume) - np.asarray(jax.vmap(normal.log_density)(z)))
+    weight = np.exp(np.asarray(log_volume) - np.asarray(jax.jit(jax.vmap(normal.log_density))(z)))
     index = np.asarray(space.index(theta))
     scores = []
     for k, state in enumerate(space.enumerate()):

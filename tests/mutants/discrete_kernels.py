@@ -105,7 +105,7 @@ MUTANTS = [
     broken("ball not re-centred", "hamming_ball", "blocks", "draw_centre",
            lambda key, grid, is_valid: jnp.zeros(grid.shape[1], jnp.int32)),
     broken("swaps always accepted", "swap", "pairs", "metropolis_hastings", always_accepts),
-    broken("a line drawn without its weights", "pair_gibbs", "pairs", "candidate_log_probs",
+    broken("a line drawn without its weights", "pair_gibbs", "blocks", "candidate_log_probs",
            lambda target, theta, sites, values, known, value: jnp.zeros(values.shape[0]) + value, {"reach": "line"}),
     broken("slice too deep", "slice_gibbs", "slice_gibbs", "draw_level",
            lambda key, log_prob: log_prob - 1.5 * jax.random.exponential(key, (), log_prob.dtype)),

@@ -150,7 +150,7 @@ def may_hang(target: Target) -> bool:
     """Whether gradients of batched linear algebra would run in a loop on a CPU.
 
     XLA runs independent operations at the same time there, and these wait for each other's threads forever (seen with
-    jaxlib 0.10: the gradient of a Cholesky factor, d = 100, 16 chains, two cores), unless it is told not to.
+    jaxlib 0.10: the gradient of a Cholesky factor, d = 100, 16 chains, two cores), unless a flag prevents it.
     """
     if jax.default_backend() != "cpu" or os.cpu_count() == 1 or SAFE_FLAG in os.environ.get("XLA_FLAGS", ""):
         return False

@@ -84,7 +84,7 @@ class Policy:
     fewest_rounds: int = 8
     """rounds: kept, however little time there is [test_warmup: exploration keeps to its seconds]"""
     fewest_kept: int = 32
-    """draws a ladder: with fewer, neither agreement nor log Z can be told; nine looked independent by chance
+    """draws a ladder: with fewer, neither agreement nor log Z can be judged; nine looked independent by chance
     [test_warmup: too few rounds]"""
     even_blocks: int = 4
     """blocks: in which every round is kept; then the thinning doubles with every second block [test_warmup]"""
@@ -145,11 +145,11 @@ class Policy:
     shorter_stretch: float = 0.25
     """ratio: of stretches in which all records were independent [test_warmup: independent records]"""
     resolved_ess: float = 4.0
-    """effective draws a chain: below it, chains that never met cannot be told from slow ones [test_warmup: stuck]"""
+    """effective draws a chain: below it, stuck and slow chains look alike [test_warmup: stuck]"""
     longer_look: float = 3.0
     """ratio: of seconds; the best local moves have a second look where no chains have met [test_warmup]"""
     far_apart_r_hat: float = 2.0
-    """R-hat: of ladders of which it cannot be told whether they would ever meet [benchmarks/default_sampler.py wine]"""
+    """R-hat: beyond it, nothing shows whether ladders would ever meet [benchmarks/default_sampler.py wine]"""
     far_slower: float = 3.0
     """ratio: a local kernel whose chains have not met is passed over if the best is so much faster where chains are
     [test_warmup: of local kernels that never met]"""

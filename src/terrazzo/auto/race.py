@@ -134,7 +134,9 @@ def compile_ahead(trial: Trial, locals_: list[Local]) -> Iterator[None]:
             chains = Chains(context.mesh, spec, problem, 1, tuning.parameters(tuning.init()), is_brief=True)
             state = devices.replicate(context.mesh, tuning.init())
             none = _int(0)
-            kernels.warm_up.briefly(context.mesh, spec, problem, trial.key, none, none, _blank(trial, chains), state)
+            kernels.warm_up.lightly_optimised(
+                context.mesh, spec, problem, trial.key, none, none, _blank(trial, chains), state
+            )
             yield
             options = {**options, **tuning.final(state)}
         chains = _chains(trial, alone(local._replace(options=options), 1))

@@ -170,8 +170,8 @@ def draw(
 
         like = jax.eval_shape(record, states, zeros, jnp.zeros(ids.shape, jnp.int32))
         rows = {name: jnp.zeros((length, *x.shape), x.dtype) for name, x in like.items()}
-        told = jax.eval_shape(lambda states: _named(step(start, states)[1]), states)
-        totals = {name: jnp.zeros(x.shape, zeros.dtype) for name, x in told.items()}
+        shapes = jax.eval_shape(lambda states: _named(step(start, states)[1]), states)
+        totals = {name: jnp.zeros(x.shape, zeros.dtype) for name, x in shapes.items()}
         return jax.lax.fori_loop(0, count, body, (states, rows, totals))
 
     specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _ALL, _ALL, _SPLIT)

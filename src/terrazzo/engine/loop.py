@@ -59,7 +59,7 @@ class Chains(NamedTuple):
 
     def draw(self, key: Array, states: Any, first: int, count: int, thin: int) -> tuple[Any, dict, dict]:
         """One call of the compiled loop, unread."""
-        run = kernels.draw.briefly if self.is_brief else kernels.draw
+        run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
             self.mesh, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
             _int(count), _int(thin), states,
@@ -96,7 +96,7 @@ def tune(chains: Chains, tuning: Tuning | None, key: Array, states: Any, count: 
 
     def advance(done: int, size: int) -> tuple[Any, dict[str, Any], float]:
         nonlocal carried
-        run = kernels.warm_up.briefly if chains.is_brief else kernels.warm_up
+        run = kernels.warm_up.lightly_optimised if chains.is_brief else kernels.warm_up
         states, tuning_state, rate = run(
             chains.mesh, chains.spec, chains.problem, key, _int(done), _int(size), *carried
         )

@@ -46,7 +46,7 @@ class Request:
 
     @property
     def is_planned(self) -> bool:
-        """Whether the sampler explores by tempering unless told otherwise."""
+        """Whether the sampler explores by tempering unless asked not to."""
         return self.name in (AUTO, HYBRID)
 
     @property

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
 from terrazzo.targets.target import Target
+
+
+def as_floats(values: Any) -> Float[Array, "..."]:
+    """Numbers as an array of JAX's default float."""
+    return jnp.asarray(values, jnp.result_type(float))
 
 
 class Problem(NamedTuple):

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from scipy.special import gammaln, logsumexp
 
 from terrazzo.errors import arguments
-from terrazzo.problems.base import Problem
+from terrazzo.problems.base import Problem, as_floats
 from terrazzo.spaces import binary
 from terrazzo.targets.target import Target
 
@@ -25,10 +25,6 @@ class CurieWeiss(eqx.Module):
 
     coupling: Float[Array, ""]
     field: Float[Array, ""]
-
-    def __init__(self, coupling: Any, field: Any):
-        self.coupling = jnp.asarray(coupling, jnp.result_type(float))
-        self.field = jnp.asarray(field, jnp.result_type(float))
 
     def __call__(self, theta: Any) -> Float[Array, ""]:
         total = 2 * jnp.sum(theta.astype(self.field.dtype)) - theta.shape[0]
@@ -61,7 +57,7 @@ def curie_weiss(num_spins: int = 64, coupling: float = 1.2, field: float = 0.0) 
     """
     num_spins = arguments.count("num_spins", num_spins, low=2, high=2**24)
     coupling, field = arguments.finite("coupling", coupling), arguments.finite("field", field)
-    fn = CurieWeiss(coupling, field)
+    fn = CurieWeiss(as_floats(coupling), as_floats(field))
     up = np.arange(num_spins + 1)
     total = 2 * up - num_spins
     log_pi = coupling / (2 * num_spins) * total**2 + field * total

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import arguments
-from terrazzo.problems.base import Problem
+from terrazzo.problems.base import Problem, as_floats
 from terrazzo.spaces import binary
 from terrazzo.targets.target import Target
 
@@ -41,10 +41,6 @@ class IsingLattice(eqx.Module):
 
     coupling: Float[Array, ""]
     field: Float[Array, "row column"]
-
-    def __init__(self, coupling: Any, field: Any):
-        self.coupling = jnp.asarray(coupling, jnp.result_type(float))
-        self.field = jnp.asarray(field, jnp.result_type(float))
 
     def __call__(self, theta: Any) -> Float[Array, ""]:
         spins = 2 * theta.astype(self.field.dtype) - 1
@@ -92,7 +88,7 @@ def lattice_colours(num_rows: int, num_columns: int) -> np.ndarray:
 
 
 def _lattice_target(coupling: Any, field: np.ndarray) -> Target:
-    lattice = IsingLattice(coupling, field)
+    lattice = IsingLattice(as_floats(coupling), as_floats(field))
     space = binary(field.shape, dims=("row", "column"))
     return Target(lattice, space, site_logits=lattice.site_logits, colours=lattice_colours(*field.shape))
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from terrazzo.errors import arguments
-from terrazzo.problems.base import Problem
+from terrazzo.problems.base import Problem, as_floats
 from terrazzo.spaces import binary
 from terrazzo.targets.target import Target
 
@@ -21,10 +21,6 @@ class IsingRing(eqx.Module):
 
     coupling: Float[Array, ""]
     field: Float[Array, " dim"]
-
-    def __init__(self, coupling: Any, field: Any):
-        self.coupling = jnp.asarray(coupling, jnp.result_type(float))
-        self.field = jnp.asarray(field, jnp.result_type(float))
 
     def __call__(self, theta: Any) -> Float[Array, ""]:
         spins = 2 * theta.astype(self.field.dtype) - 1
@@ -77,7 +73,8 @@ def ising_chain(num_spins: int = 64, coupling: float = 1.0, field: float = 0.3, 
     values = field * np.random.default_rng(arguments.seed_number(seed)).normal(size=num_spins)
     colours = np.arange(num_spins) % 2
     colours[-1] = 2 if num_spins % 2 else 1
-    target = Target(IsingRing(coupling, values), binary(num_spins), colours=colours)
+    fn = IsingRing(as_floats(coupling), as_floats(values))
+    target = Target(fn, binary(num_spins), colours=colours)
     log_z, up = ring_answers(coupling, values)
     summary = f"Ising ring of {num_spins} spins in a random field"
     return Problem(f"ising_chain_{num_spins}", target, summary, "Baxter (1982)", log_z, {"mean": up})

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import OptionError, arguments
-from terrazzo.problems.base import Problem
+from terrazzo.problems.base import Problem, as_floats
 from terrazzo.problems.ising import lattice_colours, lattice_edges
 from terrazzo.spaces import categorical
 from terrazzo.targets.target import Target
@@ -29,11 +29,6 @@ class PottsLattice(eqx.Module):
     field: Float[Array, " value"]
     num_rows: int = eqx.field(static=True)
     num_columns: int = eqx.field(static=True)
-
-    def __init__(self, coupling: Any, field: Any, num_rows: int, num_columns: int):
-        self.coupling = jnp.asarray(coupling, jnp.result_type(float))
-        self.field = jnp.asarray(field, jnp.result_type(float))
-        self.num_rows, self.num_columns = num_rows, num_columns
 
     def __call__(self, theta: Any) -> Float[Array, ""]:
         return self.one_hot(jax.nn.one_hot(theta.reshape(-1), self.field.shape[0], dtype=self.field.dtype))
@@ -96,7 +91,7 @@ def potts_torus(length: int = 8, num_values: int = 3, coupling: float | None = N
     values = np.zeros(num_values) if field is None else arguments.array("field", field, 1, "one number a value")
     if values.shape != (num_values,):
         raise OptionError("field", f"has shape {values.shape}", f"one number for each of {num_values} values")
-    fn = PottsLattice(coupling, values, length, length)
+    fn = PottsLattice(as_floats(coupling), as_floats(values), length, length)
     target = Target(
         fn,
         categorical(num_values, shape=(length, length)),

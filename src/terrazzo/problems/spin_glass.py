@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import arguments
-from terrazzo.problems.base import Problem
+from terrazzo.problems.base import Problem, as_floats
 from terrazzo.spaces import binary
 from terrazzo.targets.target import Target
 
@@ -23,10 +23,6 @@ class DenseSpins(eqx.Module):
 
     weights: Float[Array, "dim dim"]
     field: Float[Array, " dim"]
-
-    def __init__(self, weights: Any, field: Any):
-        self.weights = jnp.asarray(weights, jnp.result_type(float))
-        self.field = jnp.asarray(field, jnp.result_type(float))
 
     def __call__(self, theta: Any) -> Float[Array, ""]:
         spins = 2 * theta.astype(self.field.dtype) - 1
@@ -63,7 +59,8 @@ def spin_glass(num_spins: int = 64, beta: float = 1.0, field: float = 0.0, seed:
     beta, field = arguments.finite("beta", beta), arguments.finite("field", field)
     rng = np.random.default_rng(arguments.seed_number(seed))
     upper = np.triu(rng.normal(size=(num_spins, num_spins)), 1)
-    fn = DenseSpins(beta / np.sqrt(num_spins) * (upper + upper.T), field * rng.normal(size=num_spins))
+    weights = beta / np.sqrt(num_spins) * (upper + upper.T)
+    fn = DenseSpins(as_floats(weights), as_floats(field * rng.normal(size=num_spins)))
     target = Target(fn, binary(num_spins), site_logits=fn.site_logits)
     summary = f"Sherrington-Kirkpatrick spin glass, {num_spins} spins, beta = {beta:g}"
     return Problem(f"spin_glass_{num_spins}", target, summary, "Sherrington & Kirkpatrick (1975)")

@@ -2,7 +2,7 @@
 
 Colours of lines are those of Okabe & Ito (2008), in an order that keeps neighbours apart for every kind of colour
 vision; grids take a scale that grows in lightness alone (cividis, Nunez et al., 2018), and correlations go from blue by
-white to orange. Nothing is told by colour alone: charts carry labels, marks and numbers.
+white to orange. Nothing is shown by colour alone: charts carry labels, marks and numbers.
 """
 
 from importlib import resources

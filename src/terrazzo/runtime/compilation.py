@@ -104,7 +104,7 @@ class Jitted(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._pick("plain", args, kwargs)(*args, **kwargs)
 
-    def briefly(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def lightly_optimised(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same, compiled with less effort on a CPU: for loops that run no longer than they compile."""
         return self._pick("brief", args, kwargs)(*args, **kwargs)
 
@@ -144,7 +144,7 @@ def jit(fn: Callable[P, R]) -> Jitted[P, R]:
     """A function compiled for the device at hand; as a decorator, of methods too.
 
     >>> double = jit(lambda x: 2.0 * x)
-    >>> float(double(jax.numpy.ones(()))), float(double.briefly(jax.numpy.ones(())))
+    >>> float(double(jax.numpy.ones(()))), float(double.lightly_optimised(jax.numpy.ones(())))
     (2.0, 2.0)
     """
     return Jitted(fn)

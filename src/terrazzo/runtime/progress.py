@@ -1,6 +1,6 @@
 """Progress on stderr: phase, rate, remaining time and a few figures, and never more than two seconds of silence.
 
-A `Progress` is told of work between compiled chunks (`update`). While nothing is told, during compilation above all, a
+A `Progress` hears of work between compiled chunks (`update`). While it hears nothing, during compilation above all, a
 ticker thread keeps the line moving. On a terminal one live line (rich); elsewhere plain lines; or nothing at all.
 """
 

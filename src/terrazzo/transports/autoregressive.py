@@ -13,7 +13,7 @@ References: Uria, Murray & Larochelle (2014), NADE; Germain et al. (2015), MADE;
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.errors import OptionError, arguments
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import heads, inverse_cdf, networks, normal
-from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
+from terrazzo.transports.base import AbstractExactTransport, Scored
 
 SOFTMAX_LIMIT = 64
 
@@ -41,11 +41,9 @@ class ResidualBlock(eqx.Module):
         return h + jax.nn.relu(jax.nn.relu(h) @ self.inner.T + self.bias) @ self.outer.T  # rows on the left are faster
 
 
-class AutoregressiveTransport(AbstractTransport):
+class AutoregressiveTransport(AbstractExactTransport):
     """A causal network over the coordinates in a given order. Build it with `autoregressive_transport`."""
 
-    has_straight_through: ClassVar[bool] = False
-    has_exact_dequantizer: ClassVar[bool] = True
     space: Space = eqx.field(static=True)
     order: Int[Array, " dim"]
     embedding: Float[Array, "dim inputs width"]
@@ -148,11 +146,6 @@ class AutoregressiveTransport(AbstractTransport):
         theta = jnp.zeros(z.shape, jnp.int32).at[self.order].set(ordered)
         return theta, jnp.sum(log_q)
 
-    def push(self, z: Float[Array, " dim"]) -> Pushed:
-        theta, log_q = self.decode(jax.lax.stop_gradient(z))
-        is_finite = jnp.all(jnp.isfinite(z))
-        return Pushed(theta, jnp.where(is_finite, normal.log_density(z) - log_q, -jnp.inf))
-
     def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
         """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
         sizes, is_ordered = self._constants()
@@ -167,21 +160,11 @@ class AutoregressiveTransport(AbstractTransport):
 
         return draw
 
-    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
-        return lift_by_rejection(key, self.drawer(theta), self.push, theta)
-
-    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
-        theta, log_volume = self.push(z)
-        return Relaxed(theta.astype(z.dtype), log_volume)
-
     def push_scored(self, z: Float[Array, " dim"]) -> Scored:
         theta, _ = jax.lax.stop_gradient(self.decode(z, is_rough=True))
         log_q = self.log_prob(theta)
         log_volume = normal.log_density(z) - jax.lax.stop_gradient(log_q)
         return Scored(theta, log_volume, log_q, jnp.zeros((), z.dtype))
-
-    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
-        return self.log_prob(theta)
 
     def describe(self) -> dict[str, Any]:
         """The options of `autoregressive_transport` that build the same shapes."""

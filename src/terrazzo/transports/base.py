@@ -9,7 +9,8 @@ p~(z) = pi(push(z)) exp(v(z)) has pi as the exact law of theta, whatever the wei
 """
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -147,6 +148,39 @@ def log_weight(transport: AbstractTransport, target: Target, z: Float[Array, " d
     """log w(z) = log p~(z) - log p(z); E_p[w] = Z, the normalising constant of the target."""
     theta, log_volume = transport.push(z)
     return target.log_prob(theta) + log_volume - normal.log_density(z)
+
+
+class AbstractExactTransport(AbstractTransport):
+    """A transport with an exact dequantizer and a law q of its own: v(z) = log p(z) - log q(theta)."""
+
+    has_straight_through: ClassVar[bool] = False
+    has_exact_dequantizer: ClassVar[bool] = True
+
+    @abstractmethod
+    def decode(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
+        """theta and log q(theta)."""
+
+    @abstractmethod
+    def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        """log q(theta)."""
+
+    @abstractmethod
+    def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
+        """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
+
+    def push(self, z: Float[Array, " dim"]) -> Pushed:
+        theta, log_q = self.decode(jax.lax.stop_gradient(z))
+        return Pushed(theta, jnp.where(jnp.all(jnp.isfinite(z)), normal.log_density(z) - log_q, -jnp.inf))
+
+    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+        return lift_by_rejection(key, self.drawer(theta), self.push, theta)
+
+    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
+        theta, log_volume = self.push(z)
+        return Relaxed(theta.astype(z.dtype), log_volume)
+
+    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+        return self.log_prob(theta)
 
 
 class TransportDraws(NamedTuple):

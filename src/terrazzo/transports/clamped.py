@@ -9,7 +9,7 @@ fixed coordinates come first in the order (always, for the product transport); e
 probability, so that its weights against pi, and every sampler that uses it, are exact.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -19,17 +19,14 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import TransportError
 from terrazzo.spaces import Space
-from terrazzo.transports import normal
 from terrazzo.transports.autoregressive import AutoregressiveTransport
-from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
+from terrazzo.transports.base import AbstractExactTransport, AbstractTransport, Scored
 from terrazzo.transports.product import ProductTransport
 
 
-class ClampedTransport(AbstractTransport):
+class ClampedTransport(AbstractExactTransport):
     """A transport on the free coordinates of another. Build it with `clamp_transport`."""
 
-    has_straight_through: ClassVar[bool] = False
-    has_exact_dequantizer: ClassVar[bool] = True
     space: Space = eqx.field(static=True)
     inner: AutoregressiveTransport | ProductTransport
     clamped: Int[Array, " all"]
@@ -44,31 +41,23 @@ class ClampedTransport(AbstractTransport):
         """The whole configuration."""
         return self.clamped.at[np.asarray(self.free)].set(theta)
 
-    def push(self, z: Float[Array, " dim"]) -> Pushed:
+    def decode(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
         places = np.asarray(self.free)
-        padded = jnp.zeros(self.clamped.shape, z.dtype).at[places].set(jax.lax.stop_gradient(z))
+        padded = jnp.zeros(self.clamped.shape, z.dtype).at[places].set(z)
         theta, log_q = self.inner.decode(padded, self.clamped)
-        is_finite = jnp.all(jnp.isfinite(z))
-        return Pushed(theta[places], jnp.where(is_finite, normal.log_density(z) - log_q, -jnp.inf))
+        return theta[places], log_q
 
-    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+    def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
         draw, places = self.inner.drawer(self.full(theta)), np.asarray(self.free)
-        return lift_by_rejection(key, lambda k: draw(k)[places], self.push, theta)
+        return lambda key: draw(key)[places]
 
     def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
         """log q~(theta)."""
         return self.inner.log_prob(self.full(theta), self.clamped < 0)
 
-    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
-        theta, log_volume = self.push(z)
-        return Relaxed(theta.astype(z.dtype), log_volume)
-
     def push_scored(self, z: Float[Array, " dim"]) -> Scored:
         theta, log_volume = self.push(z)
         return Scored(theta, jax.lax.stop_gradient(log_volume), self.log_prob(theta), jnp.zeros((), z.dtype))
-
-    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
-        return self.log_prob(theta)
 
 
 def is_clampable(transport: AbstractTransport | None) -> bool:

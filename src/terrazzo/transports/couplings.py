@@ -100,40 +100,29 @@ class CouplingStack(eqx.Module):
             inputs = jnp.ones(1, kept.dtype)
         return net(inputs).reshape(self.shape[0] - kept.size, -1)
 
-    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        transform = TRANSFORMERS[self.transformer].transform
+    def _through(self, x: Array, condition: Array | None, *, is_inverse: bool) -> tuple[Array, Array]:
+        """Through all layers; back through them they come in reverse, each undone before its shuffle."""
+        transformer = TRANSFORMERS[self.transformer]
+        change = transformer.inverse if is_inverse else transformer.transform
         num_kept = self.shape[0] // 2
         arrays, static = eqx.partition(self.nets, eqx.is_array)
 
         def layer(carry, parts):
             x, log_det = carry
             net_arrays, shuffle, unshuffle = parts
+            if is_inverse:
+                x = _permute(x, unshuffle, shuffle)
             kept, changed = x[:num_kept], x[num_kept:]
             raw = self._raw(eqx.combine(net_arrays, static), kept, condition)
-            changed, logs = jax.vmap(transform)(changed, raw)
-            x = _permute(jnp.concatenate([kept, changed]), shuffle, unshuffle)
-            return (x, log_det + jnp.sum(logs)), None
+            changed, logs = jax.vmap(change)(changed, raw)
+            x = jnp.concatenate([kept, changed])
+            return (x if is_inverse else _permute(x, shuffle, unshuffle), log_det + jnp.sum(logs)), None
 
-        start = (x, jnp.zeros((), x.dtype))
-        (y, log_det), _ = jax.lax.scan(layer, start, (arrays, self.shuffles, self.unshuffles), unroll=UNROLL)
-        return y, log_det
+        start, layers = (x, jnp.zeros((), x.dtype)), (arrays, self.shuffles, self.unshuffles)
+        return jax.lax.scan(layer, start, layers, reverse=is_inverse, unroll=UNROLL)[0]
+
+    def transform_and_log_det(self, x: Array, condition: Array | None = None) -> tuple[Array, Array]:
+        return self._through(x, condition, is_inverse=False)
 
     def inverse_and_log_det(self, y: Array, condition: Array | None = None) -> tuple[Array, Array]:
-        inverse = TRANSFORMERS[self.transformer].inverse
-        num_kept = self.shape[0] // 2
-        arrays, static = eqx.partition(self.nets, eqx.is_array)
-
-        def layer(carry, parts):
-            y, log_det = carry
-            net_arrays, shuffle, unshuffle = parts
-            y = _permute(y, unshuffle, shuffle)
-            kept, changed = y[:num_kept], y[num_kept:]
-            raw = self._raw(eqx.combine(net_arrays, static), kept, condition)
-            changed, logs = jax.vmap(inverse)(changed, raw)
-            return (jnp.concatenate([kept, changed]), log_det + jnp.sum(logs)), None
-
-        start = (y, jnp.zeros((), y.dtype))
-        (x, log_det), _ = jax.lax.scan(
-            layer, start, (arrays, self.shuffles, self.unshuffles), reverse=True, unroll=UNROLL
-        )
-        return x, log_det
+        return self._through(y, condition, is_inverse=True)

@@ -6,7 +6,7 @@ so the weight p~/p = pi / q depends on theta alone (docs/theory.md, section 1).
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,14 +17,12 @@ from terrazzo.errors import TransportError
 from terrazzo.errors.arguments import shown
 from terrazzo.spaces import Space, as_space
 from terrazzo.transports import inverse_cdf, normal
-from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
+from terrazzo.transports.base import AbstractExactTransport, Scored
 
 
-class ProductTransport(AbstractTransport):
+class ProductTransport(AbstractExactTransport):
     """Independent categoricals q(theta) = prod_i softmax(logits_i)[theta_i]. Build it with `product_transport`."""
 
-    has_straight_through: ClassVar[bool] = False
-    has_exact_dequantizer: ClassVar[bool] = True
     space: Space = eqx.field(static=True)
     logits: Float[Array, "dim max_size"]
 
@@ -42,10 +40,6 @@ class ProductTransport(AbstractTransport):
         theta = jnp.where(clamped < 0, theta, clamped)
         return theta, self.log_prob(theta, clamped < 0)
 
-    def push(self, z: Float[Array, " dim"]) -> Pushed:
-        theta, log_q = self.decode(jax.lax.stop_gradient(z))
-        return Pushed(theta, jnp.where(jnp.all(jnp.isfinite(z)), normal.log_density(z) - log_q, -jnp.inf))
-
     def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
         """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
         cells = self._cells()
@@ -54,13 +48,6 @@ class ProductTransport(AbstractTransport):
             return jax.vmap(inverse_cdf.draw_inside)(jax.random.split(key, self.num_dims), cells, theta)
 
         return draw
-
-    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
-        return lift_by_rejection(key, self.drawer(theta), self.push, theta)
-
-    def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
-        theta, log_volume = self.push(z)
-        return Relaxed(theta.astype(z.dtype), log_volume)
 
     def push_scored(self, z: Float[Array, " dim"]) -> Scored:
         theta, log_volume = self.push(z)
@@ -71,9 +58,6 @@ class ProductTransport(AbstractTransport):
         """log q(theta); only the terms of free coordinates if given."""
         terms = jnp.take_along_axis(self._log_probs(), theta[:, None], axis=1)[:, 0]
         return jnp.sum(terms if is_free is None else jnp.where(is_free, terms, 0.0))
-
-    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
-        return self.log_prob(theta)
 
 
 def product_transport(space: Any, *, logits: Any = None) -> ProductTransport:

@@ -19,7 +19,7 @@ from terrazzo.paper.experiments.presets import EXPERIMENTS, get_preset
 from terrazzo.paper.experiments.records import is_finished, piece_path, save_record
 from terrazzo.runtime.progress import Progress, format_seconds
 
-LEAST_DRAWS = 4  # below it no effective sample size can be told
+LEAST_DRAWS = 4  # with fewer, no effective sample size can be estimated
 
 
 @dataclass(frozen=True)

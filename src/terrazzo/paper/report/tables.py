@@ -101,6 +101,10 @@ def _paper_accuracy(row: Row) -> Cell:
     return Cell(NONE) if row.paper is None or row.paper.accuracy is None else fixed(row.paper.accuracy, 1)
 
 
+def _extra(head: str, name: str, digits: int, show: Callable[[float, int], Cell] = fixed) -> Column:
+    return head, lambda row: show(row.mean("extra", name), digits)
+
+
 def _ess(row: Row) -> Cell:
     return spread(number(row.mean("paper_ess", "mean")), row.standard_error("paper_ess", "standard_error"))
 
@@ -150,9 +154,9 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             "the transport alone. ESS as in the other tables.",
             (
                 SETTING, SAMPLER, VERDICT,
-                ("TV, draws", lambda r: fixed(r.mean("extra", "tv"), 4)),
-                ("TV, independent draws", lambda r: fixed(r.mean("extra", "tv_independent"), 4)),
-                ("TV, transport alone", lambda r: fixed(r.mean("extra", "tv_transport"), 4)),
+                _extra("TV, draws", "tv", 4),
+                _extra("TV, independent draws", "tv_independent", 4),
+                _extra("TV, transport alone", "tv_transport", 4),
                 *ESS[1:5], ESS[6], *HEALTH,
             ),
         ),
@@ -164,7 +168,7 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             (
                 SETTING, SAMPLER, VERDICT, *ESS, *LOG_PROB,
                 ("sd of chain means", lambda r: fixed(r.mean("log_prob", "sd_of_chain_means"), 2)),
-                ("wrong pixels", lambda r: fixed(r.mean("extra", "wrong_pixels"), 1)),
+                _extra("wrong pixels", "wrong_pixels", 1),
                 *HEALTH,
             ),
         ),
@@ -182,11 +186,11 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             "largest difference of a posterior inclusion probability from the tempering run.",
             (
                 SETTING, SAMPLER, VERDICT, *ESS, *LOG_PROB,
-                ("log π, true support", lambda r: fixed(r.mean("extra", "log_prob_true_support"), 2)),
-                ("log π, empty model", lambda r: fixed(r.mean("extra", "log_prob_empty"), 2)),
-                ("exact support", lambda r: fixed(r.mean("extra", "exact_support"), 3)),
-                ("false in", lambda r: number(r.mean("extra", "false_in"), 3)),
-                ("false out", lambda r: number(r.mean("extra", "false_out"), 3)),
+                _extra("log π, true support", "log_prob_true_support", 2),
+                _extra("log π, empty model", "log_prob_empty", 2),
+                _extra("exact support", "exact_support", 3),
+                _extra("false in", "false_in", 3, show=number),
+                _extra("false out", "false_out", 3, show=number),
                 ("inclusion gap", gap), *HEALTH,
             ),
         ),

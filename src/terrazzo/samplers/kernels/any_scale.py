@@ -35,15 +35,7 @@ from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning, as_flo
 from terrazzo.samplers.parts.informed import GradientState, evaluate, gradient_start, num_evaluations
 from terrazzo.samplers.parts.ratios import offsets_of
 from terrazzo.samplers.parts.tables import Table, normalised
-from terrazzo.samplers.parts.tuning import (
-    DualAveraging,
-    Moments,
-    dual_averaging_init,
-    dual_averaging_update,
-    moments_init,
-    moments_update,
-    window_ends,
-)
+from terrazzo.samplers.parts.tuning import Moments, moments_init, moments_update, windowed_tuning
 from terrazzo.targets.target import Target
 
 
@@ -111,7 +103,8 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
     Reference: Sun, Dai, Sutton, Schuurmans & Dai (2023), Any-scale balanced samplers for discrete space.
 
     >>> import terrazzo as tz
-    >>> sampler = any_scale(tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 9, 3)))
+    >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 9, 3))
+    >>> sampler = any_scale(target, scale=4.0)
     >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> state.position.shape
     (3,)
@@ -157,48 +150,25 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
     return SamplingAlgorithm(init, step)
 
 
-class _Search(NamedTuple):
-    step: Float[Array, ""]
-    scale: DualAveraging
-    moments: tuple[Moments, Moments]
-    curvature: Curvature
-
-
 def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) -> Tuning:
     """Learns the curvature over doubling windows of the pooled chains, and tunes the scale to the acceptance."""
     d = target.space.num_dims
-    bounds = (float(np.log(1e-6)), float(np.log(1e6)))
 
-    def init() -> _Search:
-        moments = (moments_init(d, d), moments_init(d, d))
-        return _Search(as_float(0.0), dual_averaging_init(0.0), moments, flat_curvature(d))
+    def add(moments: tuple[Moments, Moments], theta: Array, slope: Array) -> tuple[Moments, Moments]:
+        real = theta.astype(slope.dtype)
+        return moments_update(moments[0], real, real), moments_update(moments[1], slope, real)
 
-    def learn(search: _Search) -> _Search:
-        by_position, by_gradient = search.moments
+    def learn(moments: tuple[Moments, Moments], curvature: Curvature) -> Curvature:
+        by_position, by_gradient = moments
         ridge = 1e-3 * jnp.diag(jnp.diag(by_position.products)) + 1e-6 * by_position.number * jnp.eye(d)
         matrix = jnp.linalg.solve(by_position.products + ridge, by_gradient.products.T).T
         is_good = jnp.all(jnp.isfinite(matrix))
         found = curvature_of(jnp.where(is_good, matrix, jnp.eye(d)))
-        kept = jax.tree.map(lambda new, old: jnp.where(is_good, new, old), found, search.curvature)
-        scale = dual_averaging_init(jnp.minimum(search.scale.average, 0.0))
-        return _Search(search.step, scale, (moments_init(d, d), moments_init(d, d)), kept)
+        return jax.tree.map(lambda new, old: jnp.where(is_good, new, old), found, curvature)
 
-    def update(search: _Search, observations: Any) -> _Search:
-        theta, slope, acceptance = observations
-        real = theta.astype(slope.dtype)
-        by_position = moments_update(search.moments[0], real, real)
-        by_gradient = moments_update(search.moments[1], slope, real)
-        scale = dual_averaging_update(search.scale, target_acceptance - jnp.mean(acceptance), bounds=bounds)
-        search = _Search(search.step + 1.0, scale, (by_position, by_gradient), search.curvature)
-        return jax.lax.cond(window_ends(search.step), learn, lambda s: s, search)
-
-    def values(line: Array, search: _Search) -> dict[str, Any]:
-        return {"scale": jnp.exp(line), "curvature": search.curvature}
-
-    return Tuning(
-        init=init,
-        parameters=lambda search: values(search.scale.value, search),
-        observe=lambda state, info: (state.position, state.gradient.slope, info.acceptance_rate),
-        update=update,
-        final=lambda search: values(search.scale.average, search),
-    )
+    return windowed_tuning(
+        "curvature", target_acceptance, first=flat_curvature(d), first_scale=0.0,
+        no_moments=lambda: (moments_init(d, d), moments_init(d, d)), add=add, learn=learn,
+        observe=lambda state, info: (state.position, state.gradient.slope),
+        scale_after=lambda line: jnp.minimum(line, 0.0), bounds=(float(np.log(1e-6)), float(np.log(1e6))),
+    )  # fmt: skip

@@ -11,6 +11,7 @@ The ball around u has the same size whatever u is, so (x, u) and (x', u) are in 
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -69,6 +70,33 @@ def candidate_log_probs(
     log_probs = log_probs_of(target, lambda v: theta.at[sites].set(v), values[others])
     out = jnp.full(values.shape[0], known_log_prob, log_probs.dtype)
     return out.at[others].set(log_probs)
+
+
+def redraw_block(
+    key: randomness.Key,
+    target: Target,
+    state: State,
+    sites: Int[Array, " block"],
+    values: Int[Array, "candidate block"],
+    is_valid: Bool[Array, " candidate"],
+    known: Int[Array, ""],
+) -> State:
+    """One of the valid candidates by its exact probability; the one at index `known` is where the chain is."""
+    log_probs = candidate_log_probs(target, state.position, sites, values, known, state.log_prob)
+    chosen = randomness.categorical(key, jnp.where(is_valid, log_probs, -jnp.inf), is_valid)
+    return State(state.position.at[sites].set(values[chosen]), log_probs[chosen])
+
+
+def repeated(
+    target: Target, update: Callable[[randomness.Key, Any, State], State], num_updates: int, num_evaluations: int
+) -> SamplingAlgorithm:
+    """The sampler whose step is several updates without rejections, each of that many evaluations."""
+
+    def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
+        new = randomness.loop(rng_key, num_updates, update, state)
+        return new, moved_info(state, new, num_updates * num_evaluations)
+
+    return SamplingAlgorithm(start(target), step)
 
 
 def _checked_grid(target: Target, block_size: int, radius: int) -> np.ndarray:
@@ -139,16 +167,9 @@ def block_gibbs(
         values = (state.position[sites] + grid) % sizes[sites]
         if table is not None:  # copies must agree with the first site, or the scatter would be ambiguous
             values = jnp.where(padded < 0, values[:, :1], values)
-        first = jnp.zeros((), jnp.int32)
-        log_probs = candidate_log_probs(target, state.position, sites, values, first, state.log_prob)
-        chosen = randomness.categorical(value_key, jnp.where(is_valid, log_probs, -jnp.inf), is_valid)
-        return State(state.position.at[sites].set(values[chosen]), log_probs[chosen])
+        return redraw_block(value_key, target, state, sites, values, is_valid, jnp.zeros((), jnp.int32))
 
-    def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
-        new = randomness.loop(rng_key, num_updates, update, state)
-        return new, moved_info(state, new, num_updates * (len(grid) - 1))
-
-    return SamplingAlgorithm(start(target), step)
+    return repeated(target, update, num_updates, len(grid) - 1)
 
 
 def _block_table(blocks: Any, num_dims: int) -> tuple[np.ndarray, int]:
@@ -203,12 +224,6 @@ def hamming_ball(
         values = (centre + grid) % sizes[sites]
         back = (sizes[sites] - shift) % sizes[sites]  # from the centre to where we are: a member of the ball
         known = jnp.argmax(jnp.all(jnp.asarray(grid) == back, axis=1)).astype(jnp.int32)
-        log_probs = candidate_log_probs(target, state.position, sites, values, known, state.log_prob)
-        chosen = randomness.categorical(value_key, jnp.where(is_valid, log_probs, -jnp.inf), is_valid)
-        return State(state.position.at[sites].set(values[chosen]), log_probs[chosen])
+        return redraw_block(value_key, target, state, sites, values, is_valid, known)
 
-    def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
-        new = randomness.loop(rng_key, num_updates, update, state)
-        return new, moved_info(state, new, num_updates * (len(grid) - 1))
-
-    return SamplingAlgorithm(start(target), step)
+    return repeated(target, update, num_updates, len(grid) - 1)

@@ -107,6 +107,16 @@ def _census(target: Target) -> Census:
     return Census(values, float(top + np.log(np.exp(values - top).sum())))
 
 
+def _readable(target: Target, max_seconds: float) -> tuple[Target, Structure] | None:
+    """The target in float64 and its structure, where elimination reaches."""
+    if target.is_blackbox or target.inverse_temperature is not None or is_traced(target):
+        return None
+    with jax.enable_x64(True):
+        wide = doubled(target)
+        structure = structure_of(wide, max_seconds=max_seconds)
+    return None if structure is None or structure.is_whole or not structure.is_exact else (wide, structure)
+
+
 def eliminated(
     key: Array, target: Target, chains: int, draws: int, *, max_seconds: float = MAX_SECONDS
 ) -> Drawn | None:
@@ -115,13 +125,10 @@ def eliminated(
     Raises:
         StartError: If no configuration is possible.
     """
-    if target.is_blackbox or target.inverse_temperature is not None or is_traced(target):
+    if (found := _readable(target, max_seconds)) is None:
         return None
+    wide, structure = found
     with jax.enable_x64(True):
-        wide = doubled(target)
-        structure = structure_of(wide, max_seconds=max_seconds)
-        if structure is None or structure.is_whole or not structure.is_exact:
-            return None
         answer = structure.exact()
         if answer.log_z == -np.inf:
             raise StartError("log_prob", "is -inf at all configurations", "check the constraints")
@@ -149,13 +156,10 @@ def eliminated(
 
 def maximum(target: Target, *, max_seconds: float = MAX_SECONDS) -> tuple[np.ndarray, float] | None:
     """A configuration of the largest log pi, proven, and its log pi; None where elimination does not reach."""
-    if target.is_blackbox or target.inverse_temperature is not None or is_traced(target):
+    if (found := _readable(target, max_seconds)) is None:
         return None
+    wide, structure = found
     with jax.enable_x64(True):
-        wide = doubled(target)
-        structure = structure_of(wide, max_seconds=max_seconds)
-        if structure is None or structure.is_whole or not structure.is_exact:
-            return None
         theta, value = structure.maximum()
         points = _points(theta[None], target.space.sizes)
         terms, values = table_sums(structure, points), evaluate(wide, points)

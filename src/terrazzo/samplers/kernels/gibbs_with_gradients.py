@@ -5,15 +5,19 @@ q(x -> y) ~ g(exp D_m) over the single-site moves m,    D_m = first-order expans
 One gradient stands in for all the evaluations of the exact method; MH corrects what the expansion misses.
 """
 
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.acceptance import metropolis_hastings
-from terrazzo.samplers.parts.balancing import balancing_function
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm
-from terrazzo.samplers.parts.informed import GradientState, evaluate, gradient_start, num_evaluations
-from terrazzo.samplers.parts.ratios import offsets_of, taylor_log_ratios
+from terrazzo.samplers.parts.informed import (
+    GradientState,
+    balanced_log_weights,
+    evaluate,
+    gradient_start,
+    num_evaluations,
+)
+from terrazzo.samplers.parts.ratios import offsets_of
 from terrazzo.targets.target import Target
 
 
@@ -30,21 +34,19 @@ def gibbs_with_gradients(target: Target, *, balancing: str = "sqrt", reach: int 
 
     Reference: Grathwohl, Swersky, Hashemi, Duvenaud & Maddison (2021), Oops I took a gradient.
 
-    >>> import jax, terrazzo as tz
+    >>> import jax, jax.numpy as jnp, terrazzo as tz
     >>> sampler = gibbs_with_gradients(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
     >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> state.position.shape
     (3,)
     """
     init = gradient_start(target)
-    log_g = balancing_function(balancing)
     offsets, num_dims = offsets_of(target.space, reach), target.space.num_dims
+    balanced = balanced_log_weights(target, offsets, balancing, reach)
 
     def log_weights(state: GradientState) -> tuple[Float[Array, " move"], Bool[Array, " move"]]:
         """The log-weights of all moves, line after line of the grid, and which of them exist."""
-        ratios = taylor_log_ratios(target, offsets, state.position, state.gradient)
-        weights = jnp.where(offsets.is_allowed(state.position, reach), log_g(ratios), -jnp.inf)
-        return weights.reshape(-1), offsets.is_allowed(state.position).reshape(-1)
+        return balanced(state).reshape(-1), offsets.is_allowed(state.position).reshape(-1)
 
     def step(rng_key: randomness.Key, state: GradientState) -> tuple[GradientState, Info]:
         move_key, accept_key = randomness.split(rng_key, 2)

@@ -9,9 +9,8 @@ coordinate changes the sign of its step alone, and a correlated Gaussian is not 
 The nudge keeps the walk irreducible where the learned scale is below half an integer.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
@@ -21,15 +20,7 @@ from terrazzo.samplers.kernels.gibbs import start
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.acceptance import metropolis_hastings
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State, Tuning, as_float
-from terrazzo.samplers.parts.tuning import (
-    DualAveraging,
-    Moments,
-    dual_averaging_init,
-    dual_averaging_update,
-    moments_init,
-    moments_update,
-    window_ends,
-)
+from terrazzo.samplers.parts.tuning import Moments, moments_init, moments_update, windowed_tuning
 from terrazzo.targets.target import Target
 
 BOUNDARIES = ("reject", "wrap")
@@ -81,7 +72,7 @@ def integer_metropolis(
 
     Reference: Haario, Saksman & Tamminen (2001), An adaptive Metropolis algorithm; here on integers.
 
-    >>> import terrazzo as tz
+    >>> import jax, terrazzo as tz
     >>> sampler = integer_metropolis(tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 9, 3)))
     >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> state.position.shape
@@ -106,46 +97,21 @@ def integer_metropolis(
     return SamplingAlgorithm(start(target), step)
 
 
-class _Search(NamedTuple):
-    step: Float[Array, ""]
-    scale: DualAveraging
-    moments: Moments
-    factor: Float[Array, "dim dim"]
-
-
 def tuning(target: Target, *, target_acceptance: float = 0.234, **options: Any) -> Tuning:
     """Learns the covariance over doubling windows of the pooled chains, and tunes the scale to 0.234 acceptance."""
     num_dims = target.space.num_dims
-    first_scale = float(np.log(2.38 / np.sqrt(num_dims)))
 
-    def init() -> _Search:
-        scale, moments = dual_averaging_init(first_scale), moments_init(num_dims, num_dims)
-        return _Search(as_float(0.0), scale, moments, jnp.eye(num_dims))
-
-    def learn(search: _Search) -> _Search:
-        covariance = search.moments.products / search.moments.number
-        spread = jnp.diag(jnp.diag(covariance) * 1e-3 + 1e-3)
-        factor = jnp.linalg.cholesky(covariance + spread)
-        factor = jnp.where(jnp.all(jnp.isfinite(factor)), factor, search.factor)
-        scale = dual_averaging_init(search.scale.average)
-        return _Search(search.step, scale, moments_init(num_dims, num_dims), factor)
-
-    def update(search: _Search, observations: tuple[Int[Array, "chain dim"], Float[Array, " chain"]]) -> _Search:
-        theta, acceptance = observations
+    def add(moments: Moments, theta: Int[Array, "chain dim"]) -> Moments:
         real = theta.astype(jnp.result_type(float))
-        moments = moments_update(search.moments, real, real)
-        scale = dual_averaging_update(search.scale, target_acceptance - jnp.mean(acceptance))
-        search = _Search(search.step + 1.0, scale, moments, search.factor)
-        # each window is as long as all before it, and forgets them
-        return jax.lax.cond(window_ends(search.step), learn, lambda s: s, search)
+        return moments_update(moments, real, real)
 
-    def values(line: Float[Array, ""], search: _Search) -> dict[str, Any]:
-        return {"scale": jnp.exp(line), "factor": search.factor}
+    def learn(moments: Moments, factor: Float[Array, "dim dim"]) -> Float[Array, "dim dim"]:
+        covariance = moments.products / moments.number
+        found = jnp.linalg.cholesky(covariance + jnp.diag(jnp.diag(covariance) * 1e-3 + 1e-3))
+        return jnp.where(jnp.all(jnp.isfinite(found)), found, factor)
 
-    return Tuning(
-        init=init,
-        parameters=lambda search: values(search.scale.value, search),
-        observe=lambda state, info: (state.position, info.acceptance_rate),
-        update=update,
-        final=lambda search: values(search.scale.average, search),
-    )
+    return windowed_tuning(
+        "factor", target_acceptance, first=jnp.eye(num_dims), first_scale=float(np.log(2.38 / np.sqrt(num_dims))),
+        no_moments=lambda: moments_init(num_dims, num_dims), add=add, learn=learn,
+        observe=lambda state, info: (state.position,),
+    )  # fmt: skip

@@ -66,9 +66,10 @@ class Neighbourhood(NamedTuple):
         return max(1, num_neighbour_evaluations(self.target, self.moves))
 
 
-def neighbourhood(target: Target, balancing: str, reach: int | None) -> Neighbourhood:
-    """Checks the options and lists the moves."""
+def neighbourhood(target: Target, balancing: str, reach: int | None, conditionals: Any) -> Neighbourhood:
+    """Checks the options and lists the moves of the target, read through running conditionals if there are any."""
     balancing_function(balancing)
+    target = with_conditionals(target, conditionals)
     return Neighbourhood(target, moves_of(target.space, reach), balancing, reach)
 
 
@@ -95,8 +96,7 @@ def locally_balanced(
     >>> int(info.num_evaluations)
     3
     """
-    target = with_conditionals(target, conditionals)
-    local = neighbourhood(target, balancing, reach)
+    local = neighbourhood(target, balancing, reach, conditionals)
 
     def step(rng_key: randomness.Key, state: NeighbourState) -> tuple[NeighbourState, Info]:
         move_key, accept_key = randomness.split(rng_key, 2)

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from terrazzo.errors import OptionError
-from terrazzo.samplers.kernels.blocks import block_gibbs, candidate_log_probs
-from terrazzo.samplers.kernels.gibbs import moved_info, num_site_evaluations, positive_int, redraw_site, settled, start
+from terrazzo.samplers.kernels.blocks import block_gibbs, redraw_block, repeated
+from terrazzo.samplers.kernels.gibbs import num_site_evaluations, positive_int, redraw_site, settled, start
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.acceptance import metropolis_hastings
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State, as_float
@@ -67,15 +67,9 @@ def pair_gibbs(target: Target, *, num_updates: int = 1, reach: str | None = None
         values = state.position[sites] + jnp.asarray(steps)[:, None] * way
         is_inside = jnp.all((values >= 0) & (values < sizes[sites]), axis=1)
         values = jnp.where(is_inside[:, None], values, state.position[sites])
-        log_probs = candidate_log_probs(target, state.position, sites, values, here, state.log_prob)
-        chosen = randomness.categorical(value_key, jnp.where(is_inside, log_probs, -jnp.inf), is_inside)
-        return State(state.position.at[sites].set(values[chosen]), log_probs[chosen])
+        return redraw_block(value_key, target, state, sites, values, is_inside, here)
 
-    def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
-        new = randomness.loop(rng_key, num_updates, update, state)
-        return new, moved_info(state, new, num_updates * (len(steps) - 1))
-
-    return SamplingAlgorithm(start(target), step)
+    return repeated(target, update, num_updates, len(steps) - 1)
 
 
 def swap(target: Target, *, num_updates: int = 1) -> SamplingAlgorithm:

@@ -18,10 +18,15 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.samplers.kernels.gibbs import positive_int
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.acceptance import metropolis_hastings
-from terrazzo.samplers.parts.balancing import balancing_function
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning, as_float
-from terrazzo.samplers.parts.informed import GradientState, evaluate, gradient_start, num_evaluations
-from terrazzo.samplers.parts.ratios import offsets_of, taylor_log_ratios
+from terrazzo.samplers.parts.informed import (
+    GradientState,
+    balanced_log_weights,
+    evaluate,
+    gradient_start,
+    num_evaluations,
+)
+from terrazzo.samplers.parts.ratios import offsets_of
 from terrazzo.samplers.parts.tables import log_sum, picked
 from terrazzo.samplers.parts.tuning import dual_averaging_tuning
 from terrazzo.targets.target import Target
@@ -82,17 +87,16 @@ def path_auxiliary(
     (3,)
     """
     init = gradient_start(target)
-    log_g = balancing_function(balancing)
     space = target.space
     offsets = offsets_of(space, reach)
+    balanced = balanced_log_weights(target, offsets, balancing, reach)
     limit = longest_path(space.num_dims, max_length)
     places, impossible = jnp.arange(limit, dtype=jnp.int32), jnp.full(limit, -jnp.inf)
     num_choices = np.full(limit, len(offsets.lines) + 1)
 
     def log_weights(state: GradientState) -> tuple[Float[Array, " dim"], Float[Array, "line dim"]]:
         """The log-weights of the sites, and those of the offsets at each."""
-        ratios = taylor_log_ratios(target, offsets, state.position, state.gradient)
-        lines = jnp.where(offsets.is_allowed(state.position, reach), log_g(ratios), -jnp.inf)
+        lines = balanced(state)
         return log_sum(lines), lines
 
     def draw_length(key: randomness.Key) -> Int[Array, ""]:

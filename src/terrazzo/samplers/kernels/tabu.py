@@ -22,9 +22,8 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.samplers.kernels.locally_balanced import NeighbourState, neighbourhood
 from terrazzo.samplers.kernels.zanella import JumpInfo, advance
 from terrazzo.samplers.parts import randomness
-from terrazzo.samplers.parts.base import SamplingAlgorithm, as_float
+from terrazzo.samplers.parts.base import SamplingAlgorithm
 from terrazzo.samplers.parts.ratios import Moves
-from terrazzo.samplers.parts.reading import with_conditionals
 from terrazzo.targets.target import Target
 
 
@@ -61,22 +60,16 @@ def flip_log_rate(on: Float[Array, ""], off: Float[Array, ""]) -> Float[Array, "
 
 
 def tabu(
-    target: Target,
-    *,
-    duration: Any = 1.0,
-    balancing: str = "barker",
-    reach: int | None = None,
-    conditionals: Any = None,
+    target: Target, *, duration: Any = 1.0, balancing: str = "barker", reach: Any = None, conditionals: Any = None
 ) -> SamplingAlgorithm:
     """The Tabu sampler, advanced by a fixed duration each step.
 
     Args:
         target: The target.
         duration: The time between two draws (tuned in warm-up to a number of jumps, as for the Zanella process).
-        balancing: As in `zanella`.
-        reach: The largest change of an ordered coordinate; None allows all values.
-        conditionals: Running conditionals, untempered, as `prepare` reads them from a plain function: one evaluation
-            then stands for those of all neighbours.
+        balancing: As in `zanella`, like the rest.
+        reach: The largest change of an ordered coordinate.
+        conditionals: Running conditionals.
 
     Returns:
         The sampler. sum_i (K_i - 1) evaluations a jump; flipping the switches costs none.
@@ -86,11 +79,10 @@ def tabu(
     >>> import terrazzo as tz
     >>> sampler = tabu(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
     >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
-    >>> state.position.shape
-    (3,)
+    >>> state.position.shape, state.switches.shape
+    ((3,), (3,))
     """
-    target = with_conditionals(target, conditionals)
-    local = neighbourhood(target, balancing, reach)
+    local = neighbourhood(target, balancing, reach, conditionals)
     sizes = target.space.sizes
     num_switches = num_generators(sizes)
 
@@ -121,7 +113,6 @@ def tabu(
 
     def step(rng_key: Array, state: TabuState) -> tuple[TabuState, JumpInfo]:
         log_rate = lambda s: jax.nn.logsumexp(event_log_rates(s))
-        new, num_jumps, num_evaluations = advance(rng_key, state, duration, log_rate, jump)
-        return new, JumpInfo(as_float(1.0), num_jumps > 0, num_evaluations, num_jumps)
+        return advance(rng_key, state, duration, log_rate, jump)
 
     return SamplingAlgorithm(init, step)

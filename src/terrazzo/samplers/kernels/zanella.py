@@ -18,7 +18,6 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.samplers.kernels.locally_balanced import NeighbourState, neighbourhood
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning, as_float
-from terrazzo.samplers.parts.reading import with_conditionals
 from terrazzo.targets.target import Target
 
 
@@ -42,8 +41,8 @@ def advance(
     duration: Any,
     log_rate_fn: Callable[[Any], Float[Array, ""]],
     jump_fn: Callable[[Array, Any], tuple[Any, Int[Array, ""]]],
-) -> tuple[Any, Int[Array, ""], Int[Array, ""]]:
-    """Runs a jump process for a duration: (state, number of jumps, number of evaluations).
+) -> tuple[Any, JumpInfo]:
+    """Runs a jump process for a duration.
 
     The holding time of a state is drawn once, when it is entered; what is left of it at the end of the step is
     redrawn in the next one, which is the same law (the exponential has no memory).
@@ -70,7 +69,7 @@ def advance(
     zero = jnp.zeros((), jnp.int32)
     carry = (key, state, holding_time(hold_key, log_rate_fn(state)), as_float(duration), zero, zero)
     _, state, _, _, num_jumps, num_evaluations = jax.lax.while_loop(cond, body, carry)
-    return state, num_jumps, num_evaluations
+    return state, JumpInfo(as_float(1.0), num_jumps > 0, num_evaluations, num_jumps)
 
 
 def zanella(
@@ -103,8 +102,7 @@ def zanella(
     >>> state.position.shape
     (3,)
     """
-    target = with_conditionals(target, conditionals)
-    local = neighbourhood(target, balancing, reach)
+    local = neighbourhood(target, balancing, reach, conditionals)
 
     def log_rate(state: NeighbourState) -> Float[Array, ""]:
         return jax.nn.logsumexp(local.log_weights(state)[0])
@@ -114,8 +112,7 @@ def zanella(
         return local.after(state, move), jnp.asarray(local.num_evaluations, jnp.int32)
 
     def step(rng_key: Array, state: NeighbourState) -> tuple[NeighbourState, JumpInfo]:
-        new, num_jumps, num_evaluations = advance(rng_key, state, duration, log_rate, jump)
-        return new, JumpInfo(as_float(1.0), num_jumps > 0, num_evaluations, num_jumps)
+        return advance(rng_key, state, duration, log_rate, jump)
 
     return SamplingAlgorithm(local.init, step)
 

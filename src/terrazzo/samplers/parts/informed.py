@@ -7,12 +7,14 @@ A *factorised* proposal draws an offset for every coordinate independently, from
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.acceptance import metropolis_hastings
+from terrazzo.samplers.parts.balancing import balancing_function
 from terrazzo.samplers.parts.base import Info
-from terrazzo.samplers.parts.ratios import Gradient, Offsets, check_gradient, gradient, num_gradients
+from terrazzo.samplers.parts.ratios import Gradient, Offsets, check_gradient, gradient, num_gradients, taylor_log_ratios
 from terrazzo.samplers.parts.tables import Table
 from terrazzo.targets.target import Target
 
@@ -43,6 +45,19 @@ def gradient_start(target: Target) -> Callable[..., GradientState]:
         return evaluate(target, position)
 
     return init
+
+
+def balanced_log_weights(
+    target: Target, offsets: Offsets, balancing: str, reach: int | None
+) -> Callable[[GradientState], Float[Array, "line dim"]]:
+    """`state -> log g(exp D)` for the first-order log-ratios D of all moves within reach; -inf elsewhere."""
+    log_g = balancing_function(balancing)
+
+    def log_weights(state: GradientState) -> Float[Array, "line dim"]:
+        ratios = taylor_log_ratios(target, offsets, state.position, state.gradient)
+        return jnp.where(offsets.is_allowed(state.position, reach), log_g(ratios), -jnp.inf)
+
+    return log_weights
 
 
 def factorised_step(

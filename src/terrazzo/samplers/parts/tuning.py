@@ -159,6 +159,63 @@ def moments_update(moments: Moments, u: Float[Array, "chain u"], x: Float[Array,
     )
 
 
+class WindowedSearch(NamedTuple):
+    """What is learned in windows: the step, the search of the scale, the moments of this window, what was learned."""
+
+    step: Float[Array, ""]
+    scale: DualAveraging
+    moments: Any
+    learned: Any
+
+
+def windowed_tuning(
+    name: str,
+    target_acceptance: float,
+    *,
+    first: Any,
+    first_scale: float,
+    no_moments: Callable[[], Any],
+    add: Callable[..., Any],
+    learn: Callable[[Any, Any], Any],
+    observe: Callable[[Any, Any], tuple],
+    scale_after: Callable[[Array], Array] = lambda line: line,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+) -> Tuning:
+    """Learns a parameter over doubling windows of the pooled chains, and tunes `scale` to an acceptance meanwhile.
+
+    Args:
+        name: The parameter that is learned.
+        target_acceptance: The acceptance rate to reach.
+        first: The parameter before anything is learned.
+        first_scale: The logarithm of the first scale.
+        no_moments: The moments of an empty window.
+        add: `(moments, *observed) -> moments`.
+        learn: `(moments, parameter) -> parameter`, at the end of a window; the next one begins afresh.
+        observe: `(state, info) -> observed`, for one chain.
+        scale_after: Where the search of the scale begins again, given the logarithm of the scale so far.
+        bounds: Of the logarithm of the scale.
+    """
+
+    def next_window(search: WindowedSearch) -> WindowedSearch:
+        scale = dual_averaging_init(scale_after(search.scale.average))
+        return WindowedSearch(search.step, scale, no_moments(), learn(search.moments, search.learned))
+
+    def update(search: WindowedSearch, observations: tuple[tuple, Array]) -> WindowedSearch:
+        observed, acceptance = observations
+        moments = add(search.moments, *observed)
+        scale = dual_averaging_update(search.scale, target_acceptance - jnp.mean(acceptance), bounds=bounds)
+        search = WindowedSearch(search.step + 1.0, scale, moments, search.learned)
+        return jax.lax.cond(window_ends(search.step), next_window, lambda s: s, search)
+
+    return Tuning(
+        init=lambda: WindowedSearch(as_float(0.0), dual_averaging_init(first_scale), no_moments(), first),
+        parameters=lambda search: {"scale": jnp.exp(search.scale.value), name: search.learned},
+        observe=lambda state, info: (observe(state, info), info.acceptance_rate),
+        update=update,
+        final=lambda search: {"scale": jnp.exp(search.scale.average), name: search.learned},
+    )
+
+
 def window_ends(step: Float[Array, ""], first: float = 50.0) -> Array:
     """Whether a window of learning ends at this step: at first, 2 first, 4 first, ... so that old states are forgotten.
 
