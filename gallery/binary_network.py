@@ -7,8 +7,11 @@ scikit-learn's two moons; its 41 weights are +1 or -1, at most 2^41 networks.
 Hidden units may be exchanged, and so may the signs before and after a unit, so that the posterior has a great
 number of equal modes. The prediction does not care which of them a draw is in.
 
+Such a network is coarse: a hidden unit with weights +1 and -1 can look along a diagonal only. It gets most points
+right, and the averaged prediction is unsure where the moons bend around each other.
+
 Figure: The two moons as dots in two colours; the background is the probability of the second moon, averaged over
-draws, with a curved border between the moons.
+draws, with a wide, soft border across the moons.
 """
 
 import jax.numpy as jnp

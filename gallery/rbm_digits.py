@@ -5,10 +5,10 @@ probability over 64 pixels:
 
     log pi(v) = b'v + sum_j log(1 + exp(c_j + W_j'v))
 
-Drawing from it is known to be hard, since each kind of digit is a mode. With 14 hidden units log Z is known too: a
-sum over the 16,384 states of the hidden side. So this page can compare Terrazzo's estimate with the truth. With log
-Z the likelihood of a picture is known, and the machine can be judged: its draws are strokes rather than digits,
-because 14 hidden units are few.
+Drawing from such a machine can be hard, since a well-trained one has a mode for each kind of digit. With 14 hidden
+units log Z is known too: a sum over the 16,384 states of the hidden side. So this page can compare Terrazzo's
+estimate with the truth. With log Z the likelihood of a picture is known, and the machine can be judged. The verdict
+on it is poor: the draws are faithful to the machine, but look alike. This small machine has not learned ten digits.
 
 Figure: Two rows of ten pictures of 8 by 8 pixels: digits of the data above, draws from the machine below.
 """

@@ -32,7 +32,7 @@ columns, names = columns[:, is_new], names[is_new]
 columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
 progress = (data.target - data.target.mean()) / data.target.std()
 
-result = tz.sample(tz.problems.selection_target(columns, progress), seed=0)
+result = tz.sample(tz.problems.selection_target(columns, progress), seed=0, draws=500)
 print(result.verdict)
 print("moves:", result.choice)
 
