@@ -1,6 +1,7 @@
 """The site builds without a broken link, loads nothing from elsewhere, and is fit to be read on a phone."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -102,6 +103,19 @@ def test_every_public_name_is_described(site):
 def test_worked_problems_have_pages(site):
     scripts = {path.stem for path in (ROOT / "gallery").glob("*.py")} - {"run"}
     assert {path.stem for path in (site / "gallery").glob("*.html")} - {"index"} == scripts
+
+
+def test_notebooks_hold_the_scripts(site):
+    notebooks = sorted((site / "gallery").glob("*.ipynb"))
+    assert {path.stem for path in notebooks} == {path.stem for path in (ROOT / "gallery").glob("*.py")} - {"run"}
+    for path in notebooks:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        compile(code, str(path), "exec")
+        script = (ROOT / "gallery" / f"{path.stem}.py").read_text(encoding="utf-8").split('"""', 2)[2]
+        lines = [line for line in script.splitlines() if line.strip()]
+        assert [line for line in code.splitlines() if line.strip()][: len(lines)] == lines, path
+        assert all(cell["outputs"] for cell in cells if cell["cell_type"] == "code")
 
 
 @needs_chromium

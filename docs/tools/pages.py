@@ -1,4 +1,4 @@
-"""What MkDocs is told beyond Markdown: pages of the gallery, the page for contributors, formulas.
+"""What MkDocs is told beyond Markdown: pages and notebooks of the gallery, the page for contributors, formulas.
 
 Pages of the gallery are made of a script in `gallery/` and of what `make gallery` stored of its run in `docs/gallery/`.
 Nothing is run here. Formulas are written as GitHub reads them (a fence "math", or $`...`$ in a line) and become MathML,
@@ -6,13 +6,16 @@ which browsers draw without a script.
 """
 
 import ast
+import base64
 import html
 import json
 import re
 from pathlib import Path
 
+import nbformat
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
+from nbformat import v4 as cells
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```math\n(.*?)^```$", re.M | re.S)
@@ -118,8 +121,38 @@ def problem_page(name: str) -> str:
         f"One run of `python gallery/{name}.py`: {record['seconds']} s in all, on {record['cpus']} CPU cores shared "
         f"with other work, {record['date']} ({versions}).\n",
         "## The script\n",
+        f"As a notebook, with its output: [{name}.ipynb]({name}.ipynb).\n",
         f"```python\n{part['code']}\n```\n",
     ])  # fmt: skip
+
+
+def notebook(name: str) -> str:
+    """The script as a notebook: text, computation with what it printed, and the picture."""
+    part = parts(name)
+    code, mark, figure = part["code"].rpartition("\nwith themed():")
+    code, figure = (code, f"{mark.strip()}{figure}") if code else (part["code"], "")
+    show = f'from IPython.display import Image\n\nImage("{name}.png")'
+    picture = base64.b64encode((ROOT / "docs" / "gallery" / f"{name}.png").read_bytes()).decode()
+    made = cells.new_notebook(
+        metadata={"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
+        cells=[
+            cells.new_markdown_cell(f"# {part['title']}\n\n{part['text']}"),
+            cells.new_code_cell(
+                code.strip(),
+                execution_count=1,
+                outputs=[cells.new_output("stream", name="stdout", text=part["output"])],
+            ),
+            cells.new_code_cell(
+                f"{figure}\n\n{show}".strip(),
+                execution_count=2,
+                outputs=[cells.new_output("execute_result", {"image/png": picture}, execution_count=2)],
+            ),
+        ],
+    )
+    for i, cell in enumerate(made.cells):
+        cell["id"] = f"cell-{i}"  # the same each time
+    nbformat.validate(made)
+    return nbformat.writes(made)
 
 
 def gallery_index() -> str:
@@ -161,6 +194,7 @@ def on_files(files, config):
     """Pages that stand in no file of docs/."""
     made = {"gallery/index.md": gallery_index(), **{f"gallery/{name}.md": problem_page(name) for name in problems()}}
     made["contributing.md"] = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    made |= {f"gallery/{name}.ipynb": notebook(name) for name in problems()}
     for path, text in made.items():
         files.append(File.generated(config, path, content=text))
     return files
