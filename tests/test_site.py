@@ -135,6 +135,21 @@ def test_pages_fit_a_phone_and_are_quiet(site, tmp_path):
 
 
 @needs_chromium
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_text_stands_out(site, tmp_path, is_dark):
+    script = (Path(__file__).parent / "contrast.js").read_text(encoding="utf-8")
+    browser = Browser(tmp_path)
+    try:
+        browser.set_size(1280, 900)
+        browser.set_dark(is_dark)
+        for page in pages(site):
+            browser.open(page)
+            assert json.loads(browser.evaluate(script)) == [], page
+    finally:
+        browser.close()
+
+
+@needs_chromium
 def test_search_finds_a_page(site, tmp_path):
     browser = Browser(tmp_path)
     try:
