@@ -37,3 +37,9 @@ def test_the_blocks_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatc
 def test_there_are_pages_with_code():
     assert len(WITH_CODE) > 10
     assert sum(why is None for page in WITH_CODE for _, _, why in blocks(page)) > 25
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_to_files_of_the_repository_hold(name):
+    for link in re.findall(r"\]\(([^)#\s]+)", (ROOT / name).read_text(encoding="utf-8")):
+        assert link.startswith("https://") or (ROOT / link).exists(), link
