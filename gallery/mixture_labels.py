@@ -11,9 +11,9 @@ galaxy are given labels 0 and 3 (`tz.condition`).
 Even so, moves of single galaxies are not enough: to give a whole group another label, all its galaxies must change.
 The default sampler noticed that chains stayed in different places, and did not trust its draws (in 80 seconds).
 Parallel tempering by name mixes, because groups dissolve in the hot replicas, but only just: the settings here are
-the third that were tried, and with 16 temperatures and `thin=6` R-hat was 1.012, which is not trusted. The
-probabilities were alike. The grade of a named sampler is "unchecked" at best, because nothing else is compared with
-its chains.
+the third that were tried, and with 16 temperatures and `thin=6` R-hat was 1.012, which is not trusted. The mean
+sizes of the groups were the same to 0.1. The grade of a named sampler is "unchecked" at best, because nothing else
+is compared with its chains.
 
 The slow and the fast group are certain; the large one between them may be two that overlap.
 
