@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test study lint types bench reproduce browser wheel lowest clean
+.PHONY: demo test study lint types bench reproduce docs gallery browser wheel lowest clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed")'
@@ -36,10 +36,16 @@ reproduce: $(STAMP)  ## the paper's experiments on two CPU cores, in about 20 mi
 	$(BIN)/terrazzo reproduce all --preset small --out reproduction
 	$(BIN)/terrazzo report reproduction
 
+docs: $(STAMP)  ## the documentation, in build/site; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+gallery: $(STAMP)  ## runs the worked problems (about 15 minutes) and stores what they print and draw
+	$(BIN)/python gallery/run.py
+
 browser: $(STAMP)  ## Debian's Chromium (as root), and the report tested in it
 	apt-get update
 	apt-get install -y chromium
-	$(BIN)/python -m pytest tests/test_report_browser.py tests/test_run_page.py
+	$(BIN)/python -m pytest tests/test_report_browser.py tests/test_run_page.py tests/test_site.py
 
 wheel: $(STAMP)  ## the wheel and the source distribution, in dist, and an import of the wheel alone
 	rm -rf dist $(VENV)-wheel

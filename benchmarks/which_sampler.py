@@ -7,7 +7,7 @@ alone, compilation and warm-up left out, so that other programs on the machine d
 
     python benchmarks/which_sampler.py                      # all: about half an hour
     python benchmarks/which_sampler.py --problems iris --samplers gibbs discrete_langevin
-    python benchmarks/which_sampler.py --markdown           # the tables of docs/which-sampler.md
+    python benchmarks/which_sampler.py --markdown           # the tables of docs/benchmarks/local-samplers.md
 """
 
 import argparse
