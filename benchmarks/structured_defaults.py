@@ -78,7 +78,7 @@ def main():
             "target": name, "device": jax.devices()[0].device_kind, "seconds": round(seconds, 1),
             "worst R-hat": round(float(np.nanmax(rhat(theta))), 4),
             "R-hat of log pi": round(float(rhat(result.log_prob)), 4), "grade": result.verdict.grade,
-            "log Z": round(result.log_z, 4), "standard error": round(result.log_z_standard_error, 4),
+            "log Z": result.log_z, "standard error": result.log_z_standard_error,
             "choice": result.choice, "phases": {k: round(v, 1) for k, v in result.provenance["seconds"].items()},
         }  # fmt: skip
         if name == "ising":

@@ -11,6 +11,7 @@ from terrazzo.engine import kernels as running
 from terrazzo.errors import OptionError, TargetError
 from terrazzo.inference import run
 from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.kernels.tempering import default_ladder
 
 SMALL = {"architecture": "affine", "num_layers": 2, "width": 8, "context_width": 4}
 TINY = {
@@ -257,6 +258,16 @@ def test_tempering_gives_the_evidence(target):
     )
     assert abs(result.log_z - exact) < 5 * result.log_z_standard_error
     assert result.log_z_standard_error < 0.1
+
+
+def test_tempering_with_an_exploration_says_what_it_ran_on(target):
+    """Its ladder is the default one then, which no tuning found and no user gave."""
+    sampler = tz.samplers.parallel_tempering(
+        num_temperatures=4, kernel="systematic_gibbs", exploration=tz.Exploration(max_rounds=50)
+    )
+    result = tz.sample(target, seed=0, sampler=sampler, draws=40, progress="off")
+    np.testing.assert_allclose(result.replicas.inverse_temperatures, default_ladder(4))
+    assert result.replicas.log_prob.shape[2] == 4
 
 
 def test_hybrid_through_the_one_call(target):

@@ -33,7 +33,7 @@ from terrazzo.verdict.coverage import disagreement, evidence_gap, is_beyond, sha
 
 FEWEST = 4  # draws a chain, without which nothing has an error
 LOST = "a mode may be lost: train the transport longer or on more draws, or use parallel_tempering"
-LONGER = "explore longer: allow more seconds, or exploration={'max_rounds': ...}"
+LONGER = "explore longer: allow more seconds, or tz.Exploration(max_rounds=...)"
 
 
 class Comparison(NamedTuple):

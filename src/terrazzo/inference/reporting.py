@@ -27,6 +27,7 @@ from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
+from terrazzo.samplers.kernels.tempering import default_ladder
 from terrazzo.samplers.parts.base import Drawn
 from terrazzo.samplers.parts.ladder_evidence import ladder_evidence
 from terrazzo.storage.checkpoints import Checkpoint
@@ -218,8 +219,9 @@ class Reporter(NamedTuple):
 
 def _ladders(chains: Chains, log_prob: np.ndarray) -> Replicas:
     """What all temperatures saw, with the ladder that they ran on."""
-    ladder = {**chains.parameters, **chains.problem.options}["inverse_temperatures"]
-    return Replicas(inverse_temperatures=np.asarray(ladder), log_prob=log_prob)
+    ladder = {**chains.parameters, **chains.problem.options}.get("inverse_temperatures")
+    betas = default_ladder(log_prob.shape[-1]) if ladder is None else np.asarray(ladder)
+    return Replicas(inverse_temperatures=betas, log_prob=log_prob)
 
 
 def precision_check(target: Target, theta: np.ndarray, log_prob: np.ndarray) -> Check:
