@@ -114,21 +114,21 @@ def test_the_hunt_finds_a_narrow_mode_that_draws_do_not_show():
 
 
 def narrow_of_integers(theta):
-    """Half in a Gaussian of width 30 about 80, half in one of width 2 about 180; 256 values."""
+    """Half in a Gaussian of width 8 about 20, half in one of width 0.7 about 45; 64 values."""
     x = theta.astype(float)
-    parts = [-0.5 * jnp.sum(((x - centre) / width) ** 2) - 4 * jnp.log(width) for centre, width in ((80, 30), (180, 2))]
+    parts = [-0.5 * jnp.sum(((x - centre) / width) ** 2) - 4 * jnp.log(width) for centre, width in ((20, 8), (45, 0.7))]
     return jnp.logaddexp(*parts)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_hunt_sees_a_mode_from_wherever_one_coordinate_is_wrong(seed):
-    """One random start in 300 has three coordinates in reach of the narrow mode; a sweep needs the right three."""
-    target = tz.Target(narrow_of_integers, tz.integers(0, 255, 4))
-    draws = np.random.default_rng(0).normal(80, 30, (4, 50, 4)).clip(0, 255).astype(int)
-    policy = dataclasses.replace(CPU, hunt_seconds=600.0, hunt_evaluations=2**23)
+    """One random start in 130 has three coordinates in reach of the narrow mode; a sweep needs the right three."""
+    target = tz.Target(narrow_of_integers, tz.integers(0, 63, 4))
+    draws = np.random.default_rng(0).normal(20, 8, (4, 50, 4)).clip(0, 63).astype(int)
+    policy = dataclasses.replace(CPU, hunt_seconds=600.0, hunt_evaluations=2**19, scanned=2**10)
     found = hunt(jax.random.key(seed), target, draws, policy, seconds=None)
-    assert found.theta[0].tolist() == [180] * 4
-    assert found.num_quenched > 1000
+    assert found.theta[0].tolist() == [45] * 4
+    assert found.num_quenched > 500
 
 
 def test_the_best_change_is_the_best_of_all():

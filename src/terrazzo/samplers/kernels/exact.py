@@ -114,7 +114,7 @@ def _readable(target: Target, max_seconds: float) -> tuple[Target, Structure] | 
     with jax.enable_x64(True):
         wide = doubled(target)
         structure = structure_of(wide, max_seconds=max_seconds)
-    return None if structure is None or structure.is_whole or not structure.is_exact else (wide, structure)
+        return None if structure is None or structure.is_whole or not structure.is_exact else (wide, structure)
 
 
 def eliminated(
