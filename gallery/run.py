@@ -2,7 +2,7 @@
 
     python gallery/run.py                   # all of them, into docs/gallery
     python gallery/run.py asia sudoku       # these
-    python gallery/run.py asia --quick --out /tmp/quick
+    python gallery/run.py asia --quick --out quick
 
 Each script runs in a process of its own, in an empty folder, as a reader would run it. Kept are NAME.txt (its stdout),
 NAME.png (reduced to a palette) and NAME.json (seconds, date, versions). `--quick` draws less and stops early, to see
