@@ -34,7 +34,7 @@ from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.engine import kernels
 from terrazzo.errors import OptionError, StartError
 from terrazzo.runtime.progress import Progress
-from terrazzo.samplers.parts.ascent import best_change, offsets_of
+from terrazzo.samplers.parts.ascent import best_change, offsets_of, stir
 from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets import precision
 
@@ -129,6 +129,32 @@ def test_the_hunt_sees_a_mode_from_wherever_one_coordinate_is_wrong(seed):
     found = hunt(jax.random.key(seed), target, draws, policy, seconds=None)
     assert found.theta[0].tolist() == [45] * 4
     assert found.num_quenched > 500
+
+
+def test_a_chain_that_never_moved_is_weighed_by_what_is_around_it():
+    """Half of Z is around (45, ..., 45), and two thousandths of that at the very top."""
+    target, rng = tz.Target(narrow_of_integers, tz.integers(0, 63, 4)), np.random.default_rng(0)
+    draws = rng.normal(20, 8, (4, 400, 4)).round().clip(0, 63).astype(int)
+    log_prob = lambda theta: np.asarray(jax.vmap(jax.vmap(target.log_prob))(jnp.asarray(theta, jnp.int32)))
+    frozen = np.full((1, 100, 4), 45)
+    others = OtherStarts(frozen[:, 0], frozen, log_prob(frozen))
+    known = LogZ(4 * np.log(np.sqrt(2 * np.pi)) + np.log(2), 0.01, 1.0, np.nan)
+    (mode,) = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), known, CPU)
+    assert 0.3 < mode.share < 0.45  # a third: its part of Z, over that and Z
+    assert not mode.is_negligible
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_stirring_is_gibbs(is_read):
+    """Independent sites: after one sweep from anywhere, each has its own law."""
+    weights = np.random.default_rng(0).normal(size=(3, 3))
+    target = tz.Target(lambda t: jnp.asarray(weights)[jnp.arange(3), t].sum(), tz.categorical(3, shape=3))
+    target = with_conditionals(target, read_running(target)) if is_read else target
+    new, values = stir(target, jax.random.key(0), jnp.zeros((20_000, 3), jnp.int32), jnp.asarray(offsets_of(3)))
+    np.testing.assert_allclose(values, weights[np.arange(3), np.asarray(new)].sum(axis=1))
+    for i in range(3):
+        expected = 20_000 * np.exp(weights[i]) / np.exp(weights[i]).sum()
+        assert stats.chisquare(np.bincount(np.asarray(new)[:, i], minlength=3), expected).pvalue > 1e-6
 
 
 def test_the_best_change_is_the_best_of_all():

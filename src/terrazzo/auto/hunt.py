@@ -25,7 +25,7 @@ from scipy.special import expit
 from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.errors import StartError
-from terrazzo.samplers.parts.ascent import ascend, best_change, offsets_of
+from terrazzo.samplers.parts.ascent import ascend, best_change, offsets_of, stir
 from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
@@ -175,6 +175,24 @@ def pick_starts(optima: Optima, cut_off: np.ndarray, num_chains: int) -> np.ndar
     return rows[np.arange(num_chains) % len(rows)] if len(rows) else rows
 
 
+def stirred(
+    key: Array, target: Target, theta: np.ndarray, policy: Policy, *, copies: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """Configurations (start, dim) after a few Gibbs sweeps, so many copies of each, and log pi: (start, copy, ...).
+
+    An optimum says little of what is around it: a jump may leave the very top of a narrow mode and nothing else of it.
+    """
+    target = with_conditionals(target, read_running(target))
+    offsets = jnp.asarray(offsets_of(target.space.max_size))
+    num = len(theta) * copies
+    rows = np.resize(np.repeat(theta, copies, axis=0), (max(num, policy.hunt_rows), theta.shape[1]))
+    found, log_prob = jnp.asarray(rows, jnp.int32), jnp.zeros(len(rows))
+    for i in range(policy.stirring_sweeps):
+        found, log_prob = stir(target, jax.random.fold_in(key, i), found, offsets)
+    shape = (len(theta), copies)
+    return np.asarray(found)[:num].reshape(*shape, -1), np.asarray(log_prob, float)[:num].reshape(shape)
+
+
 def features(theta: np.ndarray, log_prob: np.ndarray) -> np.ndarray:
     """Coordinates and log pi, (chain, draw, feature)."""
     return np.concatenate([theta.astype(float), log_prob[..., None].astype(float)], axis=-1)
@@ -199,7 +217,11 @@ def modes_apart(
             continue
         part = LogZ(np.nan, np.nan, 0.0, np.nan)
         if log_z is not None:
-            part = weigh_mode(jax.random.fold_in(key, c), target, others.theta[c], others.log_prob[c], policy)
+            mode_key = jax.random.fold_in(key, c)
+            draws, values = others.theta[c], others.log_prob[c]
+            if (draws == draws[:1]).all():  # it never moved: what it says of the mode is one configuration
+                (draws,), (values,) = stirred(mode_key, target, draws[-1:], policy, copies=policy.mode_copies)
+            part = weigh_mode(mode_key, target, draws, values, policy)
         best = int(np.argmax(others.log_prob[c]))
         share, most = np.nan, np.nan
         if log_z is not None and np.isfinite(log_z.log_z):

@@ -267,6 +267,10 @@ class Policy:
     """optima: that are kept [test_never_wrong: the table]"""
     scanned: int = 2**14
     """configurations: random ones, of which the best are quenched [test_never_wrong: narrow modes]"""
+    stirring_sweeps: int = 4
+    """Gibbs sweeps: from an optimum into what is typical around it [test_never_wrong: narrow modes]"""
+    mode_copies: int = 64
+    """draws: of each mode that was missed, to learn from [test_never_wrong: narrow modes]"""
     apart_share: float = 0.1
     """of the coordinates: optima that differ in fewer are taken for one [test_never_wrong: the table]"""
     negligible: float = 1e-3

@@ -9,7 +9,7 @@ from jaxtyping import Array
 
 from terrazzo.auto.context import Context
 from terrazzo.auto.decisions import Choice, choose_again
-from terrazzo.auto.hunt import OtherStarts, hunt, modes_apart, pick_starts
+from terrazzo.auto.hunt import OtherStarts, hunt, modes_apart, pick_starts, stirred
 from terrazzo.auto.mixing import least_ess
 from terrazzo.auto.plan import Plan, compared
 from terrazzo.auto.planning import Request, plan_with_modes
@@ -65,7 +65,9 @@ def settle(
     others = settled.plan.others
     if not len(modes) or others is None or request.transport is None or context.budget.is_spent("training"):
         return settled
-    return once(plan_with_modes(context, request, settled.plan, others.theta[modes], others.log_prob[modes]))
+    key, last = jax.random.fold_in(keys.look, 9), others.theta[modes, -1]
+    theta, log_prob = stirred(key, context.target, last, context.policy, copies=context.policy.mode_copies)
+    return once(plan_with_modes(context, request, settled.plan, theta, log_prob))
 
 
 def next_choice(plan: Plan, speed: float | None, policy: Policy) -> Choice | None:
@@ -140,6 +142,8 @@ def other_starts(
     starts = pick_starts(optima, cut.theta, context.num_chains)
     if not len(starts):
         return None
+    starts = stirred(jax.random.fold_in(keys.look, 8), target, starts, policy)[0][:, 0]
+    check()
     count = int(np.clip(policy.watched_share * context.num_draws, policy.fewest_watched, policy.most_watched_records))
     thin = max(1, thin_in_time(context, plan, settled.step_seconds) // plan.rounds)
     if budget.seconds is not None and np.isfinite(settled.step_seconds):

@@ -98,6 +98,45 @@ def best_change(
     return jax.vmap(one)(theta)
 
 
+@jit
+def stir(
+    target: Target, key: Array, theta: Int[Array, "row dim"], offsets: Int[Array, " offset"]
+) -> tuple[Int[Array, "row dim"], Float[Array, " row"]]:
+    """A Gibbs sweep of each configuration, and log pi after it: from an optimum into what is typical around it."""
+    sizes, running, dtype = jnp.asarray(target.space.sizes), target.running, jnp.result_type(float)
+
+    def drawn(key: Array, logits: Array, old: Array) -> Array:
+        value = jax.random.categorical(key, logits).astype(old.dtype)
+        return jnp.where(logits[value] > -jnp.inf, value, old)
+
+    def one(key: Array, theta: Int[Array, " dim"]) -> tuple[Array, Array]:
+        def step(i: Array, carry: tuple[Array, Any]) -> tuple[Array, Any]:
+            theta, known = carry
+            site_key = jax.random.fold_in(key, i)
+            if running is not None:
+                value = drawn(site_key, running.site_logits(known, theta, i), theta[i])
+                moved = running.moved(known, theta, i, value)
+                known = jax.tree.map(lambda new, old: jnp.where(value != theta[i], new, old), moved, known)
+                return theta.at[i].set(value), known
+            if target.site_logits_fn is not None:
+                return theta.at[i].set(drawn(site_key, target.site_logits(theta, i), theta[i])), known
+            values = (theta[i] + offsets) % sizes[i]
+            of_value = lambda k: target.log_prob(theta.at[i].set(k))
+            found = jax.lax.map(of_value, values, batch_size=min(BATCH, values.shape[0]))
+            found = jnp.where(jnp.abs(offsets) < sizes[i], found, -jnp.inf)  # each value once
+            noise = jax.random.gumbel(site_key, (values.shape[0] + 1,), dtype)
+            place = jnp.argmax(found + noise[1:])
+            is_taken = found[place] + noise[1 + place] > known + noise[0]
+            theta = theta.at[i].set(jnp.where(is_taken, values[place], theta[i]))
+            return theta, jnp.where(is_taken, found[place], known)
+
+        first = target.log_prob(theta) if running is None else running.start(theta)
+        new, _ = jax.lax.fori_loop(0, target.space.num_dims, step, (theta, first))
+        return new, target.log_prob(new)
+
+    return jax.vmap(one)(jax.random.split(key, theta.shape[0]), theta)
+
+
 def _by_running(target: Target, theta: Int[Array, " dim"]) -> Int[Array, " dim"]:
     """A sweep by running conditionals."""
     running = target.running
