@@ -184,13 +184,11 @@ def stirred(
     """
     target = with_conditionals(target, read_running(target))
     offsets = jnp.asarray(offsets_of(target.space.max_size))
-    num = len(theta) * copies
-    rows = np.resize(np.repeat(theta, copies, axis=0), (max(num, policy.hunt_rows), theta.shape[1]))
-    found, log_prob = jnp.asarray(rows, jnp.int32), jnp.zeros(len(rows))
+    found, log_prob = jnp.asarray(np.repeat(theta, copies, axis=0), jnp.int32), jnp.zeros(len(theta) * copies)
     for i in range(policy.stirring_sweeps):
         found, log_prob = stir(target, jax.random.fold_in(key, i), found, offsets)
     shape = (len(theta), copies)
-    return np.asarray(found)[:num].reshape(*shape, -1), np.asarray(log_prob, float)[:num].reshape(shape)
+    return np.asarray(found).reshape(*shape, -1), np.asarray(log_prob, float).reshape(shape)
 
 
 def features(theta: np.ndarray, log_prob: np.ndarray) -> np.ndarray:
