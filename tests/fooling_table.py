@@ -16,6 +16,7 @@ import numpy as np
 import terrazzo as tz
 from fooling_targets import cases
 from terrazzo.diagnostics import mcse
+from terrazzo.errors import StartError
 
 
 def estimate(case, result):
@@ -34,7 +35,13 @@ def row(case, init, seed, seconds):
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        result = tz.sample(case.log_prob, case.space, seed=seed, init=init, max_seconds=seconds, progress="off")
+        try:
+            result = tz.sample(case.log_prob, case.space, seed=seed, init=init, max_seconds=seconds, progress="off")
+        except StartError as error:  # no draws are no wrong draws
+            return {
+                "target": case.name, "seed": seed, "limit": seconds, "seconds": round(time.perf_counter() - began, 1),
+                "is_wrong": False, "is_healthy": case.is_healthy, "grade": "no start", "reason": str(error),
+            }  # fmt: skip
     mean, error = estimate(case, result)
     return {
         "target": case.name, "seed": seed, "limit": seconds, "seconds": round(time.perf_counter() - began, 1),

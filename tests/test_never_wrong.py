@@ -23,13 +23,13 @@ import terrazzo as tz
 from calls import sample_with
 from fooling_table import is_wrong
 from fooling_targets import cases
-from terrazzo.auto import Budget, agreement, census, evidence, exploration
+from terrazzo.auto import Budget, agreement, census, evidence, exploration, planning
 from terrazzo.auto.evidence import settle_evidence
 from terrazzo.auto.hunt import OtherStarts, hunt, modes_apart, weigh_mode
 from terrazzo.auto.mixing import cautious_ess, least_ess
 from terrazzo.auto.plan import Plan
 from terrazzo.auto.policy import CPU
-from terrazzo.auto.reach import cut_off
+from terrazzo.auto.reach import _distinct, cut_off
 from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.engine import kernels
 from terrazzo.errors import OptionError, StartError
@@ -590,3 +590,27 @@ def test_the_whole_table(number, max_seconds):
     assert not (is_wrong(case, result) and result.verdict.is_trusted), result.diagnose()
     if case.is_healthy and max_seconds is None:
         assert result.verdict.is_trusted, result.diagnose()
+
+
+def test_sites_that_change_together_are_different_and_uniform():
+    """Floyd's algorithm: every set of three out of six sites once in 20. A chi-square of 19 degrees, alpha 1e-6."""
+    rows = np.sort(_distinct(np.random.default_rng(0), 40_000, 3, 6), axis=1)
+    _, counts = np.unique(rows, axis=0, return_counts=True)
+    assert len(counts) == 20  # all sets, and no row that holds a site twice
+    assert ((counts - 2000) ** 2 / 2000).sum() < 63.2
+
+
+def test_starts_are_searched_for_once(monkeypatch):
+    """Where possible configurations are rare, a second search may fail that the first had no need of."""
+    searches, found = [], tz.Target.possible_starts
+
+    def explored(*_, starts, **__):
+        assert (starts.sum(axis=1) == 5).all()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tz.Target, "possible_starts", lambda self, *a: searches.append(a) or found(self, *a))
+    monkeypatch.setattr(planning, "explore", explored)
+    fixed_sum = lambda theta: jnp.where(jnp.sum(theta) == 5, 0.3 * theta[0].astype(float), -jnp.inf)
+    with pytest.raises(KeyboardInterrupt):
+        tz.sample(fixed_sum, tz.binary(30), seed=0, progress="off", sampler=tz.Auto(transport=False))
+    assert len(searches) == 1

@@ -145,7 +145,7 @@ def explore(
     *,
     num_ladders: int | None = None,
     max_rounds: int | None = None,
-    starts: np.ndarray | None = None,
+    starts: np.ndarray,
     num_tied: int = 0,
 ) -> Explored:
     """Parallel tempering until the ladders agree, or the rounds or the budget are spent.
@@ -155,7 +155,7 @@ def explore(
         context: The run.
         num_ladders: Independent ladders; 8 on a CPU, more on an accelerator.
         max_rounds: The most rounds after adaptation; by default what a minute holds, within limits.
-        starts: Where the ladders start, (start, dim), by turns; uniform over the possible configurations if None.
+        starts: Where the ladders start, (start, dim), by turns.
         num_tied: How many sites must change together, if single sites are cut off.
 
     Returns:
@@ -163,10 +163,10 @@ def explore(
         budget is in seconds.
     """
     began, policy, budget = time.perf_counter(), context.policy, context.budget
-    start_key, init_key, adapt_key, draw_key = jax.random.split(key, 4)
+    _, init_key, adapt_key, draw_key = jax.random.split(key, 4)
     budget.add_compilation(budget.elapsed)
     phase = context.progress.phase("exploring", None, "rounds")
-    ladders = _begin(start_key, init_key, context, num_ladders, starts, num_tied)
+    ladders = _begin(init_key, context, num_ladders, starts, num_tied)
     ladders = _adapt(adapt_key, context, ladders)
     longer = _lengthened(ladders, policy)
     if longer is not None:
@@ -189,22 +189,23 @@ def explore(
     )  # fmt: skip
 
 
+def default_ladders(target: Target, policy: Policy) -> int:
+    """How many ladders explore where nobody said."""
+    return policy.ladders if target.space.num_dims <= policy.wide_dims else policy.wide_ladders
+
+
 def _begin(
-    start_key: Array, init_key: Array, context: Context, num_ladders: int | None, starts: np.ndarray | None,
-    num_tied: int,
+    init_key: Array, context: Context, num_ladders: int | None, starts: np.ndarray, num_tied: int
 ) -> _Ladders:  # fmt: skip
     """The ladders at their starts."""
     target, policy, spec = context.target, context.policy, REGISTRY["parallel_tempering"]
-    if num_ladders is None:
-        num_ladders = policy.ladders if target.space.num_dims <= policy.wide_dims else policy.wide_ladders
+    num_ladders = num_ladders or default_ladders(target, policy)
     kernel, kernel_options, num_moves = exploring_kernel(target, policy, num_tied)
     chosen = {"kernel": kernel, "kernel_options": kernel_options, "num_moves": num_moves}
     assert spec.prepare is not None
     problem = Problem(target, None, spec.prepare(target, **chosen))
     betas = default_ladder(policy.first_rungs)
     chains = Chains(devices.make_mesh(num_ladders), spec, problem, policy.block, _at(betas), is_brief=True)
-    if starts is None:  # as many as `reach` looks around from: one compiled size
-        starts = np.asarray(target.possible_starts(start_key, max(num_ladders, policy.reach_draws)))
     states = chains.start(init_key, np.resize(starts, (num_ladders, target.space.num_dims)))
     return _Ladders(
         chains=chains, states=states, betas=betas, rejections=np.zeros(len(betas) - 1), num_rounds=0,

@@ -8,6 +8,7 @@ what the verdict needs from outside the transport: tempered draws, their weights
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -17,8 +18,9 @@ from jaxtyping import Array
 from terrazzo.auto.candidates import Local, candidates
 from terrazzo.auto.context import Context
 from terrazzo.auto.decisions import Choice, Measured, Table, choose, favourite, local_rows, rival_of
-from terrazzo.auto.exploration import Explored, explore
+from terrazzo.auto.exploration import Explored, default_ladders, explore
 from terrazzo.auto.forecast import Rival, has_nothing_to_bring
+from terrazzo.auto.hunt import compile_ahead as hunting_ahead
 from terrazzo.auto.learning import Learned, learn
 from terrazzo.auto.plan import Plan, Weighed, placed, set_apart
 from terrazzo.auto.race import Trial, alone, compile_ahead, measure, trial_seconds, try_transport, try_without
@@ -58,15 +60,23 @@ def make_plan(context: Context, request: Request) -> Plan:
     """Explores, tries, learns, tries what was learned, and returns what to run."""
     target, policy = context.target, context.policy
     explore_key, learn_key, weigh_key, trial_key = jax.random.split(request.key, 4)
-    num_tied = _num_tied(context, request)
+    anywhere = request.starts if request.starts is not None else _anywhere(context, request)
+    num_tied = cut_off(np.random.default_rng(0), target, anywhere, policy, is_strict=True).num_sites
     locals_ = _local_kernels(context, num_tied) if request.fixed is None else []
     blank = np.zeros((context.num_chains, target.space.num_dims), np.int32)
     trial = Trial(context, trial_key, blank, "local trial", trial_seconds(context))
     explored = None
     if request.exploration is not None:
-        with compile_in_background(compile_ahead(trial, locals_[:1])):  # the others may not be needed
-            explored = explore(explore_key, context, starts=request.starts, num_tied=num_tied, **request.exploration)
-    starts, is_pushed = spread_starts(context, request, explored, None)
+        ahead = chain(
+            compile_ahead(trial, locals_[:1]),  # the others may not be needed
+            () if context.budget.is_short else hunting_ahead(target, context.num_chains, policy),
+        )
+        with compile_in_background(ahead):
+            explored = explore(explore_key, context, starts=anywhere, num_tied=num_tied, **request.exploration)
+    if explored is None:
+        starts, is_pushed = np.resize(anywhere, blank.shape), np.zeros(len(blank), bool)
+    else:
+        starts, is_pushed = spread_starts(context, explored, None)
     found = Plan(
         sampler="", options={}, uses_transport=False, starts=starts, is_from_transport=is_pushed, num_tied=num_tied,
         description={"tied_sites": num_tied}, explored=explored,
@@ -158,20 +168,22 @@ def _with_transport(
         "is_ess": weighed.evidence.ess / len(weighed.own_log_weights), "acceptance": weighed.acceptance,
         "pareto_k": weighed.evidence.pareto_k,
     }  # fmt: skip
-    starts, is_pushed = spread_starts(context, request, explored, weighed)
+    starts, is_pushed = spread_starts(context, explored, weighed)
     return found._replace(
         transport=placed(context.mesh, transport), weighed=weighed, starts=starts, is_from_transport=is_pushed,
         description=description,
     ), ""  # fmt: skip
 
 
-def _num_tied(context: Context, request: Request) -> int:
-    """How many sites must change together, seen from where chains could start."""
-    starts = request.starts
-    if starts is None:
-        key = jax.random.fold_in(request.key, 1)
-        starts = np.asarray(context.target.possible_starts(key, context.policy.reach_draws))
-    return cut_off(np.random.default_rng(0), context.target, starts, context.policy, is_strict=True).num_sites
+def _anywhere(context: Context, request: Request) -> np.ndarray:
+    """Possible configurations, as many as anything here starts from. They may be hard to find: one search for all."""
+    policy, exploration = context.policy, request.exploration
+    if exploration is None:
+        num = context.num_chains
+    else:
+        num = exploration.get("num_ladders") or default_ladders(context.target, policy)
+    key = jax.random.fold_in(request.key, 1)
+    return np.asarray(context.target.possible_starts(key, max(num, policy.reach_draws)))
 
 
 def _local_kernels(context: Context, num_tied: int) -> list[Local]:
@@ -200,19 +212,13 @@ def weigh(key: Array, transport: AbstractTransport, explored: Explored, context:
 
 
 def spread_starts(
-    context: Context, request: Request, explored: Explored | None, weighed: Weighed | None
-) -> tuple[np.ndarray, np.ndarray]:
+    context: Context, explored: Explored, weighed: Weighed | None
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Where the chains start, and which of them start from the transport.
 
-    Half of them do, half start from the tempered draws (all, if there is no transport); without an exploration, where
-    the user said, or anywhere.
+    Half of them do, half start from the tempered draws (all, if there is no transport).
     """
     num, is_pushed = context.num_chains, np.zeros(context.num_chains, bool)
-    if explored is None:
-        starts = request.starts
-        if starts is None:
-            starts = np.asarray(context.target.possible_starts(jax.random.fold_in(request.key, 2), num))
-        return np.resize(starts, (num, context.target.space.num_dims)), is_pushed
     ladders, kept, dim = explored.theta.shape
     places = np.linspace(kept - 1, kept // 2, -(-num // ladders)).astype(int)  # the latest first
     starts = explored.theta[:, places].swapaxes(0, 1).reshape(-1, dim)[:num].astype(np.int32)

@@ -168,7 +168,7 @@ class Policy:
     """candidates: numbers of local moves beside a jump that are tried [benchmarks/default_sampler.py breast_cancer]"""
     pair_growth: int = 4
     """ratio: between these numbers [the same]"""
-    drawing_seconds: float = 10.0
+    drawing_seconds: float = 5.0
     """seconds: without a limit, what drawing takes at most before draws are thinned less than to independence, if
     enough of them are effective [benchmarks/first_result.py two_modes]"""
     enough_ess: float = 100.0

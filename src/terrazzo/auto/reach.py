@@ -76,7 +76,7 @@ def _changes(
     kinds = [(count, tried) for count, tried in policy.reach_tried if count <= d]
     for r, row in enumerate(rows):
         for count, tried in kinds:
-            chosen = np.argsort(rng.random((tried, d)), axis=1)[:, :count]
+            chosen = _distinct(rng, tried, count, d)
             new = np.repeat(row[None], tried, axis=0)
             shift = rng.integers(1, sizes[chosen])
             np.put_along_axis(new, chosen, (row[chosen] + shift) % sizes[chosen], axis=1)
@@ -84,7 +84,7 @@ def _changes(
             to.append(new)
             sites.append(np.pad(chosen, ((0, 0), (0, most - count)), constant_values=-1))
         if d > 1:
-            pairs = np.argsort(rng.random((policy.reach_swaps, d)), axis=1)[:, :2]
+            pairs = _distinct(rng, policy.reach_swaps, 2, d)
             a, b = row[pairs].T
             fits = (a != b) & (b < sizes[pairs[:, 0]]) & (a < sizes[pairs[:, 1]])
             pairs = pairs[fits]
@@ -94,3 +94,13 @@ def _changes(
             to.append(new)
             sites.append(np.pad(pairs, ((0, 0), (0, most - 2)), constant_values=-1))
     return np.concatenate(at), np.concatenate(to).astype(np.int32), np.concatenate(sites)
+
+
+def _distinct(rng: np.random.Generator, num_rows: int, count: int, d: int) -> np.ndarray:
+    """Rows of `count` different sites out of d, uniform over such sets, by Floyd's algorithm: no work grows with d."""
+    chosen = np.full((num_rows, count), -1)
+    for n, last in enumerate(range(d - count, d)):
+        drawn = rng.integers(0, last + 1, num_rows)
+        is_taken = (chosen == drawn[:, None]).any(axis=1)
+        chosen[:, n] = np.where(is_taken, last, drawn)
+    return chosen
