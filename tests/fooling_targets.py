@@ -413,7 +413,7 @@ def cases(seed=0):
         asia(rng), mean_field_potts(rng), label_switching(rng),
         independent(rng), independent(rng, d=120), spin_chain(rng), spin_chain(rng, d=100), counts(rng),
         potts_ring(rng), potts_ring(rng, d=60), mean_field(rng), mean_field(rng, d=100), leading_ones(rng),
-        leading_ones(rng, d=60),
+        leading_ones(rng, d=60), narrow_binary(rng, d=60), narrow_categorical(rng, d=40),
     ]  # fmt: skip
     started = [tied(rng, 2), tied(rng, 3), fixed_sum(rng), assignment(rng)]
     return [(case, None) for case in plain] + started

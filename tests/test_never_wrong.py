@@ -22,7 +22,7 @@ from scipy import stats
 import terrazzo as tz
 from calls import sample_with
 from fooling_table import is_wrong
-from fooling_targets import cases
+from fooling_targets import cases, narrow_binary
 from terrazzo.auto import Budget, agreement, census, evidence, exploration, planning
 from terrazzo.auto.evidence import settle_evidence
 from terrazzo.auto.hunt import OtherStarts, hunt, modes_apart, weigh_mode
@@ -111,6 +111,18 @@ def test_the_hunt_finds_a_narrow_mode_that_draws_do_not_show():
     found = hunt(jax.random.key(0), target, draws, CPU, seconds=None)
     assert (found.theta[0] == 1).all()
     assert (np.diff(found.log_prob) <= 0).all()
+
+
+def test_parts_of_a_mixture_lead_to_modes_that_log_pi_does_not_show():
+    """In 60 bits no start in 1e9 is in reach of the narrow mode by log pi; its own log-density leads there."""
+    brief = dataclasses.replace(CPU, hunt_seconds=60.0, hunt_evaluations=2**14)
+    with jax.enable_x64(False):
+        found = narrow_binary(np.random.default_rng(0), d=60)
+        target = tz.Target(found.log_prob, found.space)
+        draws = np.random.default_rng(0).integers(0, 2, (8, 16, 60))
+        hunted = lambda policy: found.feature(hunt(jax.random.key(0), target, draws, policy, seconds=None).theta)
+        assert hunted(brief).max() == 1
+        assert hunted(dataclasses.replace(brief, most_parts=0)).max() == 0  # the mutant: without parts
 
 
 def narrow_of_integers(theta):

@@ -3,8 +3,9 @@
 R-hat sees only what the chains disagree on, and tempering from uniform starts does not find a narrow, deep mode beside
 a broad one. Two further sources of starts are independent of both:
 
-- *optima*: random configurations, the best of many random ones, and tempered draws are quenched by coordinate ascent.
-  An optimum above anything drawn is normal in many dimensions and proves nothing by itself;
+- *optima*: random configurations, the best of many random ones, tempered draws, and what the function's own parts lead
+  to (`targets.parts`) are quenched by coordinate ascent. An optimum above anything drawn is normal in many dimensions
+  and proves nothing by itself;
 - *cut-offs* (`reach`): configurations of comparable probability that differ in a few sites from a draw, where every
   single change on the way is impossible.
 
@@ -27,9 +28,11 @@ from scipy.special import expit
 from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.errors import StartError
-from terrazzo.samplers.parts.ascent import ascend, best_change, offsets_of, stir
+from terrazzo.samplers.parts.ascent import ascend, best_change, climb, offsets_of, stir
 from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets.interactions import evaluate
+from terrazzo.targets.parts import parts_of
+from terrazzo.targets.precision import in_float64
 from terrazzo.targets.target import Target
 from terrazzo.verdict.coverage import Disagreement, compare, moments_of
 
@@ -59,9 +62,9 @@ def hunt(key: Array, target: Target, draws: np.ndarray, policy: Policy, *, secon
         seconds: The seconds of the whole run, or None without a limit.
     """
     limit = min(policy.hunt_seconds, policy.hunt_share * (seconds or np.inf))
-    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
+    guided = _guided(jax.random.fold_in(key, 2**31), target, policy, limit)  # other turns count from 0
+    target, rng = with_conditionals(target, read_running(target)), _generator(key)
     offsets = jnp.asarray(offsets_of(target.space.max_size))
-    target = with_conditionals(target, read_running(target))
     per_row = 2 if target.has_cheap_neighbours else 1 + target.space.num_dims * len(offsets)
     evaluations, turn = 0, 0
 
@@ -72,8 +75,8 @@ def hunt(key: Array, target: Target, draws: np.ndarray, policy: Policy, *, secon
         rows, values = best_change(target, jnp.asarray(starts), offsets)
         return np.array(rows), np.array(values, float)
 
-    (rows, values), (waiting, waiting_values) = fresh(), (np.zeros((0, target.space.num_dims), np.int32), np.zeros(0))
-    found, num_quenched, ends = (rows[:0], values[:0]), 0, np.inf
+    (rows, values), (waiting, waiting_values) = fresh(), (guided, evaluate(target, guided))
+    found, num_quenched, ends = _merged(waiting, waiting_values, policy), 0, np.inf
     while True:
         new, new_values, is_changed = (np.asarray(x) for x in ascend(target, jnp.asarray(rows), offsets))
         evaluations += len(rows) * per_row
@@ -93,11 +96,37 @@ def hunt(key: Array, target: Target, draws: np.ndarray, policy: Policy, *, secon
         waiting, waiting_values = waiting[len(done) :], waiting_values[len(done) :]
 
 
+def _guided(key: Array, target: Target, policy: Policy, limit: float) -> np.ndarray:
+    """Where the parts of the function lead from random configurations; none of a black box."""
+    rng, space, wide = _generator(key), target.space, in_float64(target)
+    none, offsets = np.zeros((0, space.num_dims), np.int32), offsets_of(space.max_size)
+    if wide is None:
+        return none
+    with jax.enable_x64(True):
+        parts = parts_of(wide, policy.most_parts)
+        most = policy.guided_evaluations // (space.num_dims * len(offsets))
+        if parts is None or parts.chosen is None or most < len(parts.chosen):
+            return none
+        rows = rng.integers(0, space.sizes, (min(policy.hunt_rows, most), space.num_dims)).astype(np.int32)
+        which, ends = jnp.arange(len(rows), dtype=jnp.int32) % len(parts.chosen), np.inf
+        while time.perf_counter() < ends:
+            new = np.asarray(climb(parts, jnp.asarray(rows), which, jnp.asarray(offsets)))
+            if (new == rows).all():
+                break
+            rows, ends = new, min(ends, time.perf_counter() + limit)  # after the first sweep, which compiles
+    return rows
+
+
+def _generator(key: Array) -> np.random.Generator:
+    return np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
+
+
 def compile_ahead(target: Target, num_chains: int, policy: Policy) -> Iterator[None]:
     """Compiles the parts of a hunt one by one, on blank configurations: while ladders run, say."""
     offsets, dim = jnp.asarray(offsets_of(target.space.max_size)), target.space.num_dims
-    target = with_conditionals(target, read_running(target))
-    rows = jnp.zeros((policy.hunt_rows, dim), jnp.int32)
+    _guided(jax.random.key(0), target, policy, 0.0)
+    yield
+    target, rows = with_conditionals(target, read_running(target)), jnp.zeros((policy.hunt_rows, dim), jnp.int32)
     ascend(target, rows, offsets)
     yield
     best_change(target, rows, offsets)
@@ -261,7 +290,7 @@ def weigh_mode(key: Array, target: Target, theta: np.ndarray, log_prob: np.ndarr
     counts = np.stack([np.bincount(column, minlength=target.space.max_size) for column in theta.T]).astype(float)
     is_value = np.arange(target.space.max_size) < sizes[:, None]
     table = np.where(is_value, (counts + policy.smoothing / sizes[:, None]) / (num + policy.smoothing), 0.0)
-    rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
+    rng = _generator(key)
     cumulative = np.cumsum(table, axis=1)
     own = (rng.random((policy.mode_draws, len(sizes), 1)) > cumulative[None]).sum(axis=-1)
     own = np.minimum(own, sizes - 1).astype(np.int32)

@@ -263,6 +263,11 @@ class Policy:
     """seconds: of a hunt, at most [test_never_wrong: the table]"""
     hunt_share: float = 0.05
     """of max_seconds: the same [test_never_wrong: the table in 30 seconds]"""
+    most_parts: int = 16
+    """parts: of the function, that lead to starts [test_never_wrong: parts of a mixture]"""
+    guided_evaluations: int = 2**19
+    """evaluations: of one sweep that follows the parts, at most; 256 configurations of 60 bits take 15,360
+    [test_never_wrong: parts of a mixture]"""
     most_optima: int = 64
     """optima: that are kept [test_never_wrong: the table]"""
     scanned: int = 2**14

@@ -41,7 +41,7 @@ class Doubled(eqx.Module):
 
     def __call__(self, *args: Any) -> Any:
         closed, shape = jax.make_jaxpr(anew(self.function), return_shape=True)(*args)
-        out = _run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+        out = run_wide(closed.jaxpr, closed.consts, jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shape), out)
 
 
@@ -61,6 +61,21 @@ def doubled(target: Target) -> Target:
     return eqx.tree_at(
         lambda t: [getattr(t, n) for n in names], target, list(changed.values()), is_leaf=lambda x: x is None
     )
+
+
+def in_float64(target: Target) -> Target | None:
+    """The target for use while `jax.enable_x64` is on; None for a black box, and where it has no float64 form."""
+    if target.is_blackbox:
+        return None
+    if jnp.result_type(float) == DOUBLE:
+        return target
+    try:
+        with jax.enable_x64(True):
+            wide = doubled(target)
+            jax.eval_shape(wide.log_prob, jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32))
+    except Exception:  # a primitive that has no float64 form, or cannot be traced there
+        return None
+    return wide
 
 
 def rounding(target: Target, theta: np.ndarray, *, seed: int = 0) -> float:
@@ -110,24 +125,27 @@ def _wide(x: Any) -> Any:
     return x
 
 
-def _run(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def run_wide(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], seen: list[Any] | None = None) -> list[Any]:
+    """The outputs of a jaxpr in float64; what its equations give on the way, but for those in loops, goes to `seen`."""
     env: dict[Any, Any] = {}
     read = lambda v: _wide(jnp.asarray(v.val)) if isinstance(v, Literal) else env[v]
     env.update(zip(jaxpr.constvars, map(_wide, consts), strict=True))
     env.update(zip(jaxpr.invars, map(_wide, args), strict=True))
     for equation in jaxpr.eqns:
-        out = _step(equation, [read(v) for v in equation.invars])
+        out = _step(equation, [read(v) for v in equation.invars], seen)
+        if seen is not None:
+            seen.extend(out)
         env.update(zip(equation.outvars, out, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def _inner(closed: Any) -> Callable:
+def _inner(closed: Any, seen: list[Any] | None = None) -> Callable:
     """A jaxpr as a function of arrays, in float64."""
     jaxpr, consts = (closed.jaxpr, closed.consts) if isinstance(closed, ClosedJaxpr) else (closed, ())
-    return lambda *args: _run(jaxpr, consts, args)
+    return lambda *args: run_wide(jaxpr, consts, args, seen)
 
 
-def _step(equation: Any, values: list[Any]) -> list[Any]:
+def _step(equation: Any, values: list[Any], seen: list[Any] | None) -> list[Any]:
     name, params = equation.primitive.name, equation.params
     if name == "scan":
         return _scan(params, values)
@@ -137,7 +155,7 @@ def _step(equation: Any, values: list[Any]) -> list[Any]:
         return list(jax.lax.switch(values[0], [_inner(branch) for branch in params["branches"]], *values[1:]))
     body = params.get("jaxpr") or params.get("call_jaxpr") or params.get("fun_jaxpr")
     if body is not None:
-        return _inner(body)(*values)
+        return _inner(body, seen)(*values)
     wider = {k: DOUBLE if _is_single(v) else v for k, v in params.items()}
     out = equation.primitive.bind(*values, **wider)
     return list(out) if equation.primitive.multiple_results else [out]

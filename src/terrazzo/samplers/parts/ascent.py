@@ -4,6 +4,7 @@
 running conditionals pays little more than one evaluation a sweep.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.runtime.compilation import jit
+from terrazzo.targets.parts import Parts
 from terrazzo.targets.target import Target
 
 MAX_OFFSETS = 2**16  # beyond it ascent tries steps by powers of two instead of all values
@@ -41,16 +43,6 @@ def ascend(
             value = jnp.argmax(logits).astype(theta.dtype)
             return theta.at[i].set(jnp.where(logits[value] > logits[theta[i]], value, theta[i])), log_prob
 
-        def full(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
-            theta, log_prob = carry
-            values = (theta[i] + offsets) % sizes[i]
-            of_value = lambda k: target.log_prob(theta.at[i].set(k))
-            found = jax.lax.map(of_value, values, batch_size=min(BATCH, values.shape[0]))
-            place = jnp.argmax(found)
-            is_better = found[place] > log_prob
-            theta = theta.at[i].set(jnp.where(is_better, values[place], theta[i]))
-            return theta, jnp.where(is_better, found[place], log_prob)
-
         if target.running is not None:
             new = _by_running(target, theta)
             log_prob = target.log_prob(new)
@@ -58,10 +50,38 @@ def ascend(
             new, _ = jax.lax.fori_loop(0, num_dims, cheap, (theta, jnp.zeros((), jnp.result_type(float))))
             log_prob = target.log_prob(new)
         else:
-            new, log_prob = jax.lax.fori_loop(0, num_dims, full, (theta, target.log_prob(theta)))
+            new, log_prob = _swept(target.log_prob, theta, sizes, offsets)
         return new, log_prob, jnp.any(new != theta)
 
     return jax.vmap(one)(theta)
+
+
+@jit
+def climb(
+    parts: Parts, theta: Int[Array, "row dim"], which: Int[Array, " row"], offsets: Int[Array, " offset"]
+) -> Int[Array, "row dim"]:
+    """One sweep of coordinate ascent of each configuration by one of the parts of a target."""
+    sizes = jnp.asarray(parts.target.space.sizes)
+    one = lambda theta, part: _swept(lambda t: parts(t)[part], theta, sizes, offsets)[0]
+    return jax.vmap(one)(theta, which)
+
+
+def _swept(
+    function: Callable[[Array], Array], theta: Int[Array, " dim"], sizes: Array, offsets: Int[Array, " offset"]
+) -> tuple[Int[Array, " dim"], Float[Array, ""]]:
+    """A sweep by evaluations of a function, and its value after it."""
+
+    def step(i: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        theta, best = carry
+        values = (theta[i] + offsets) % sizes[i]
+        of_value = lambda k: function(theta.at[i].set(k))
+        found = jax.lax.map(of_value, values, batch_size=min(BATCH, values.shape[0]))
+        place = jnp.argmax(found)
+        is_better = found[place] > best
+        theta = theta.at[i].set(jnp.where(is_better, values[place], theta[i]))
+        return theta, jnp.where(is_better, found[place], best)
+
+    return jax.lax.fori_loop(0, theta.shape[0], step, (theta, function(theta)))
 
 
 @jit
