@@ -125,8 +125,11 @@ def draw(
     count: Array,
     thin: Array,
     states: Any,
+    first_chain: Array | None = None,
 ) -> tuple[Any, dict[str, Array], dict[str, Array]]:
     """`count` (at most `length`) kept draws from draw `start` on, `thin` steps each.
+
+    The states are those of consecutive chains from number `first_chain` on.
 
     Returns:
         The states; rows by name, (draw, chain, ...); and the sums over all steps of every field of the kernel's `Info`,
@@ -134,6 +137,7 @@ def draw(
     """
     dtype = problem.target.space.dtype
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
+    ids = ids if first_chain is None else ids + first_chain
 
     def local(ids, problem, parameters, key, start, count, thin, states):
         sampler = build(spec, problem, parameters)

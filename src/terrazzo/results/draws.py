@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from terrazzo.spaces import Space
+from terrazzo.storage.pieces import StoredArray
 
 
 class Replicas(NamedTuple):
@@ -17,13 +18,13 @@ class Replicas(NamedTuple):
     """
 
     inverse_temperatures: np.ndarray
-    log_prob: np.ndarray
+    log_prob: Any
 
 
 class Draws(Mapping[str, np.ndarray]):
     """Draws by variable name, shape (chain, draw, *shape), decoded to the user's values when first asked for."""
 
-    def __init__(self, space: Space, theta: np.ndarray):
+    def __init__(self, space: Space, theta: Any):
         self._space, self._theta = space, theta
         self._decoded: dict[str, np.ndarray] = {}
 
@@ -60,14 +61,16 @@ class Codes:
     def __get__(self, result: Any, owner: type | None = None) -> np.ndarray:
         if result is None:
             raise AttributeError("theta")  # this is how a dataclass learns that the field has no default
-        return frozen(result.codes.astype(np.int64))
+        return frozen(np.asarray(result.codes).astype(np.int64))
 
     def __set__(self, result: Any, theta: Any) -> None:
-        result.__dict__["codes"] = np.asarray(theta)
+        result.__dict__["codes"] = theta if isinstance(theta, StoredArray) else np.asarray(theta)
 
 
-def frozen(array: np.ndarray) -> np.ndarray:
-    """A view that cannot be written to."""
-    view = array.view()
+def frozen(values: Any) -> Any:
+    """A view that cannot be written to; what lies on disk stays there."""
+    if isinstance(values, StoredArray):
+        return values
+    view = np.asarray(values).view()
     view.setflags(write=False)
     return view

@@ -2,6 +2,7 @@
 
 import html
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from terrazzo.spaces import Space, Variable
 COLUMNS = ("mean", "sd", "mcse", "ess_bulk", "ess_tail", "r_hat")
 MAX_CATEGORIES = 20  # of an unordered coordinate, the most probable ones are listed
 MAX_PRINTED_ROWS = 60
+BLOCK_BYTES = 2**27  # of draws on disk that are described at a time: each block reads all files once
 
 
 class SummaryRow(NamedTuple):
@@ -163,9 +165,17 @@ def _category_rows(
     return rows
 
 
-def summarise(
-    space: Space, theta: np.ndarray, log_prob: np.ndarray | None = None, weights: np.ndarray | None = None
-) -> Summary:
+def _blocks(theta: Any, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Coordinates that are described together: all, or, where draws lie on disk, as many as are read at a time."""
+    if isinstance(theta, np.ndarray):
+        yield start, stop
+        return
+    width = max(1, BLOCK_BYTES // (theta.shape[0] * theta.shape[1] * theta.itemsize))
+    for first in range(start, stop, width):
+        yield first, min(first + width, stop)
+
+
+def summarise(space: Space, theta: Any, log_prob: Any = None, weights: np.ndarray | None = None) -> Summary:
     """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category."""
     if 0 in theta.shape[:2]:
         return Summary((), 0, space.num_dims, ("no draws",))
@@ -176,11 +186,12 @@ def summarise(
     for _, variable in space.variables:
         stop = start + variable.num_elements
         if variable.is_ordered:
-            s = describe(theta[:, :, start:stop], weights)
-            num_constant += int(s.is_constant.sum())
-            for i, name in enumerate(names[start:stop]):
-                row = _row(name, ChainStatistics(*(column[i] for column in s)))
-                rows.append(row._replace(mean=row.mean + variable.low))
+            for first, last in _blocks(theta, start, stop):
+                s = describe(theta[:, :, first:last], weights)
+                num_constant += int(s.is_constant.sum())
+                for i, name in enumerate(names[first:last]):
+                    row = _row(name, ChainStatistics(*(column[i] for column in s)))
+                    rows.append(row._replace(mean=row.mean + variable.low))
         else:
             for i, name in enumerate(names[start:stop], start):
                 block = _category_rows(name, variable, theta[:, :, i], weights, notes)
