@@ -97,7 +97,8 @@ def test_chains_stand_where_their_last_piece_ends(tmp_path):
     assert [(s.chains, s.done) for s in one] == [(range(0, 3), 4), (range(3, 5), 11)]
     assert one[1].leaves[1].tolist() == [3, 4]
     assert [(s.chains, s.done) for s in segments(found, range(2, 4))] == [(range(2, 3), 4), (range(3, 4), 11)]
-    assert segments(found[:1], range(0, 5)) == []
+    some = segments(found[:1], range(0, 5))  # a process that died before its first chunk
+    assert [(s.chains, s.done, s.leaves is None) for s in some] == [(range(0, 3), 1, False), (range(3, 5), 0, True)]
 
 
 @pytest.mark.parametrize("victim", range(8))
@@ -187,3 +188,28 @@ def test_chains_are_shared_out_evenly():
     assert parts == [range(0, 3), range(3, 6), range(6, 8)]
     with pytest.raises(ConfigurationError, match="3 for 4 processes"):
         Team(rank=0, size=4).part(3)
+
+
+@pytest.mark.parametrize("left", [{range(0, 2): 2}, {range(0, 1): 1, range(1, 3): 3}, {range(2, 3): 4}])
+def test_chains_that_are_behind_catch_up(left, tmp_path, monkeypatch):
+    """What processes leave that were ended in the middle, some before their first chunk: one process goes on from it."""
+    monkeypatch.setattr(call, "CHUNK_SIZE", 7)
+    folder = tmp_path / "run"
+    whole = tz.sample(log_prob, tz.binary(6), checkpoint=folder, **OPTIONS)
+    with Checkpoint(folder, {}) as store:
+        store._run = pieces.read_places(folder / "draws-00000.tz", pieces.KIND, pieces.VERSION)[0]["run"]
+        found = store.find_pieces(3)
+        kept = [
+            (piece.first, chains, next(rows for c, first, rows in store.stored_rows(chains) if first == piece.first),
+             piece.read_states(chains))
+            for chains, count in left.items() for piece in found[:count]
+        ]  # fmt: skip
+        for piece in found:
+            piece.path.unlink()
+        for number, (first, chains, rows, states) in enumerate(kept):
+            store._next = number
+            store.save_draws(rows, states, first=first, chains=chains)
+    again = tz.sample(log_prob, tz.binary(6), checkpoint=folder, **OPTIONS)
+    np.testing.assert_array_equal(again.theta, whole.theta)
+    np.testing.assert_array_equal(again.log_prob, whole.log_prob)
+    np.testing.assert_array_equal(tz.Result.load(folder).theta, whole.theta)

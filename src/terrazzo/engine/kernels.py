@@ -29,11 +29,13 @@ class Problem(NamedTuple):
         target: The target.
         transport: The transport, or None.
         options: Fixed keyword arguments of the sampler's factory.
+        keep: Takes a flat configuration and returns what is kept in its place, arrays by name; None keeps it itself.
     """
 
     target: Target
     transport: Any
     options: dict[str, Any]
+    keep: Any = None
 
 
 def build(spec: SamplerSpec, problem: Problem, parameters: dict[str, Any]) -> SamplingAlgorithm:
@@ -149,8 +151,10 @@ def draw(
             return jax.vmap(sampler.step)(keys, states)
 
         def record(states, acceptance, evaluations):
+            kept = {} if problem.keep is None else jax.vmap(problem.keep)(states.position)
             row = {
-                "theta": states.position.astype(dtype),
+                "theta": (states.position if problem.keep is None else states.position[:, :0]).astype(dtype),
+                **kept,
                 "log_prob": states.log_prob,
                 "acceptance_rate": acceptance / thin.astype(acceptance.dtype),
                 "num_evaluations": evaluations,

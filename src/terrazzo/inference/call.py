@@ -21,6 +21,7 @@ from terrazzo.engine.kept import STORED_BYTES, bytes_a_draw
 from terrazzo.errors import ConfigurationError, OptionError, SpaceError, TransportError, arguments
 from terrazzo.errors.arguments import key_of_seed
 from terrazzo.inference.continuation import Continuation
+from terrazzo.inference.keeping import Keep, checked_keep
 from terrazzo.inference.reporting import ALL_SUMMED
 from terrazzo.inference.requests import Request, as_request, choose_transport, fitted_to
 from terrazzo.inference.run import Run, Settings
@@ -187,7 +188,8 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         theta = target.possible_starts(jax.random.key(0), SOFT_STARTS)
         target = target.softened(float(np.median(np.asarray(_log_probs(target, theta)))))
     call.team.next_round()
-    call.progress.update(0, size=_checked_size(call, target))
+    keep = checked_keep(request.keep, target)
+    call.progress.update(0, size=_checked_size(call, target, keep))
     if spec is not None:
         _check_sampler(spec, target)
     if spec is not None and spec.program is not None:
@@ -205,7 +207,7 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     plan = None if call.plan is None else _checked_plan(call.plan, identity)
     settings = Settings(
         sampler=request.name, seed=call.seed, chains=call.chains, draws=call.draws, warmup=call.warmup, thin=call.thin,
-        chunk_size=CHUNK_SIZE, keep_latent=request.keep_latent, training=request.training,
+        chunk_size=CHUNK_SIZE, keep_latent=request.keep_latent, keep=keep, training=request.training,
         exploration=request.exploration,
         is_transport_asked=request.transport is not None or isinstance(request.training, dict),
         may_enumerate=_may_enumerate(request), may_restart=may_restart, identity=identity,
@@ -288,13 +290,14 @@ def _checked_plan(plan: Any, identity: dict[str, Any]) -> Setup:
     return plan
 
 
-def _checked_size(call: _Call, target: Target) -> str:
+def _checked_size(call: _Call, target: Target, keep: Keep | None) -> str:
     """How large the draws and their figures are, in words; a run that does not fit at its peak is refused.
 
     With a checkpoint the draws need not fit: beyond `STORED_BYTES` they stay on disk.
     """
     space, chains, draws = target.space, call.chains, call.draws
-    size = float(chains * draws * bytes_a_draw(space, keep_latent=call.request.keep_latent))
+    each = bytes_a_draw(space, keep_latent=call.request.keep_latent) if keep is None else keep.num_bytes
+    size = float(chains * draws * each)
     states = chains * space.num_dims * 16  # the chains themselves
     held = size if call.checkpoint is None else min(size, STORED_BYTES)
     arguments.memory(
@@ -314,7 +317,7 @@ def _fingerprint(call: _Call, target: Target, starts: np.ndarray | None) -> dict
     own = {} if request.spec is None or request.spec.name in REGISTRY else {"kernel": shown(request.spec.factory)}
     return {
         **target_identity(target), "space": shown(target.space), "sampler": request.name, **plain, **own,
-        "keep_latent": request.keep_latent, "init": shown(starts),
+        "keep_latent": request.keep_latent, "keep": shown(request.keep), "init": shown(starts),
         **{name: value for entries in named for name, value in entries.items()},
         "precision": str(jnp.result_type(float)),
     }  # fmt: skip

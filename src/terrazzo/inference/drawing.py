@@ -56,7 +56,8 @@ class Drawing(NamedTuple):
     def draw(self, ready: Ready) -> tuple[Kept, BaseException | None]:
         """All kept draws of this process; an error or Ctrl-C ends them early and is handed back."""
         s, part = self.settings, self.part
-        size = len(part) * s.draws * bytes_a_draw(self.target.space, keep_latent=s.keep_latent)
+        each = bytes_a_draw(self.target.space, keep_latent=s.keep_latent) if s.keep is None else s.keep.num_bytes
+        size = len(part) * s.draws * each
         kept = Kept(s.draws, part, is_stored=isinstance(self.store, Checkpoint) and size > STORED_BYTES)
         if isinstance(self.store, Checkpoint):
             self.store.is_only_copy = kept.is_stored or self.team.size > 1
@@ -66,15 +67,12 @@ class Drawing(NamedTuple):
             if chains == part:
                 monitor.update(self._watched(rows))
         found = self.store.segments(part)
-        if not found:
-            own = jax.tree.map(lambda x: x[part.start : part.stop], ready.states)
-            found = [Segment(part, 0, state_leaves(own))]
         self.progress.phase("sampling", s.draws, "draws")
         furthest = max(segment.done for segment in found)
         try:
             if len(found) > 1:  # processes had come differently far: those behind catch up first
                 found = [self._advanced(ready, kept, monitor, segment, min(furthest, s.draws)) for segment in found]
-                leaves = [np.concatenate(each) for each in zip(*(segment.leaves for segment in found), strict=True)]
+                leaves = [np.concatenate(each) for each in zip(*(s.leaves or [] for s in found), strict=True)]
                 found = [Segment(part, min(segment.done for segment in found), leaves)]
             if not (kept.done and self.budget.is_over) and kept.done >= furthest:
                 self._advanced(ready, kept, monitor, found[0], s.draws)
@@ -95,7 +93,10 @@ class Drawing(NamedTuple):
         if isinstance(self.store, Checkpoint) and self.team.is_first:
             self.store.forget_result()
         own = ready.chains.of_part(chains)
-        states = devices.distribute(own.mesh, restore_states(_cut(ready.states, len(chains)), leaves))
+        states = jax.tree.map(lambda x: x[chains.start : chains.stop], ready.states)  # where warm-up left them
+        if leaves is not None:
+            states = restore_states(states, leaves)
+        states = devices.distribute(own.mesh, states)
         thin = ready.thin if ready.plan is None else ready.thin // ready.plan.rounds
         pace: dict[str, Any] = {"chunk_size": s.chunk_size, "affordable": lambda: self._affordable(kept)}
         for chunk in draws(own, self.key, states, until - done, first=done, thin=thin, **pace):
@@ -114,16 +115,12 @@ class Drawing(NamedTuple):
 
     def _watched(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """The coordinates that the progress line looks at, (chain, draw, dim)."""
-        step = -(-rows["theta"].shape[-1] // WATCHED)
-        return np.moveaxis(rows["theta"][..., ::step], 0, 1)
+        theta = rows["theta"] if rows["theta"].shape[-1] else rows["log_prob"][..., None]
+        step = -(-theta.shape[-1] // WATCHED)
+        return np.moveaxis(theta[..., ::step], 0, 1)
 
     def _affordable(self, kept: Kept) -> int:
         """Kept draws that the evaluations left still pay for, judged by the last chunk; at least one."""
         if self.budget.evaluations is None or not kept.done:
             return self.settings.draws
         return max(1, int(self.budget.total_left // max(kept.last_evaluations, 1.0)))
-
-
-def _cut(states: Any, num_chains: int) -> Any:
-    """The shapes of the states of so many chains."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_chains, *x.shape[1:]), x.dtype), states)

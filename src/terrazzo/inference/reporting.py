@@ -149,9 +149,8 @@ class Reporter(NamedTuple):
     def result(self, ready: Ready, kept: Kept, *, is_complete: bool) -> Result:
         """The result of drawn samples: compared with what was found in other ways, and checked."""
         s, space, target = self.settings, self.target.space, self.target
-        empty = {
-            "theta": np.zeros((s.chains, 0, space.num_dims), space.dtype), "log_prob": np.zeros((s.chains, 0)),
-        }  # fmt: skip
+        width = space.num_dims if s.keep is None else 0
+        empty = {"theta": np.zeros((s.chains, 0, width), space.dtype), "log_prob": np.zeros((s.chains, 0))}
         arrays = kept.arrays() if kept.done else empty
         stored, replicas = arrays.pop("theta"), arrays.pop("replica_log_probs", None)
         theta, log_prob = _looked_at(stored, stored), _looked_at(stored, arrays["log_prob"])
@@ -170,10 +169,11 @@ class Reporter(NamedTuple):
             found["tempering"] = tempered
             is_settled = worst_agreement(theta, log_prob, self.policy)[0] <= self.policy.good_r_hat
         if kept.done:
-            checks = (*checks, precision_check(target, theta, log_prob))
+            looked = theta if s.keep is None else np.asarray(ready.states.position)[:, None]
+            checks = (*checks, precision_check(target, looked, log_prob))
         if self.store.error is not None:
             checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
-        least = log_sum_of_seen(theta, log_prob, self.policy) if kept.done else -np.inf
+        least = log_sum_of_seen(theta, log_prob, self.policy) if kept.done and s.keep is None else -np.inf
         evidence, log_z_verdict = settle_evidence(found, least=least, is_settled=is_settled, policy=self.policy)
         return Result(
             space=space,
@@ -210,9 +210,10 @@ class Reporter(NamedTuple):
         self, thin: int, header: dict[str, Any], own: dict[str, Any], options: dict[str, Any], found: dict[str, Any]
     ) -> dict[str, Any]:
         s = self.settings
+        names = {} if s.keep is None else {"keep": [name for name, _ in s.keep.shapes]}
         return {
             "sampler": s.sampler, **own, "options": {k: repr(v)[:200] for k, v in options.items()}, "tuned": {},
-            **found, "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": thin,
+            **found, **names, "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": thin,
             "training": header.get("training"), "versions": _versions(),
             "seconds": {**header.get("seconds", {}), **self.progress.seconds},
             "max_seconds": self.budget.seconds, "max_evaluations": self.budget.evaluations,

@@ -70,6 +70,7 @@ class Settings(NamedTuple):
         thin: Steps a kept draw; None fills `max_seconds`, or is 1.
         chunk_size: Kept draws a compiled call, or None.
         keep_latent: Whether latent draws are kept.
+        keep: What is kept in place of configurations (`inference.keeping`), or None.
         training: Options of training, or False.
         exploration: Options of the exploration, or None for none.
         is_transport_asked: Whether the user named a transport or how to train it: then it is not given up.
@@ -86,6 +87,7 @@ class Settings(NamedTuple):
     thin: int | None
     chunk_size: int | None
     keep_latent: bool
+    keep: Any
     training: Any
     exploration: dict[str, Any] | None
     is_transport_asked: bool
@@ -108,7 +110,7 @@ class Run:
         keys = jax.random.split(key_of_seed(settings.seed), 8)
         self.train_key, self.start_key, self.init_key, self.warm_key = keys[0], *keys[2:5]
         self.draw_key, self.evidence_key, self.plan_key = keys[5:]
-        length = buffer_length(s.chains, space.num_dims, space.dtype.itemsize, s.draws, s.keep_latent)
+        length = buffer_length(s.chains, 1 if s.keep else space.num_dims, space.dtype.itemsize, s.draws, s.keep_latent)
         self.context = Context(
             target=target, num_chains=s.chains, num_draws=s.draws, thin=s.thin, mesh=mesh, length=length,
             budget=budget, progress=progress,
@@ -139,7 +141,7 @@ class Run:
                 found = self._ready(transport, options, starts, found)
         if isinstance(found, Result):
             return found
-        with telling_errors(team, sharing.DRAWN):
+        with telling_errors(team, sharing.DONE if team.is_first else sharing.DRAWN):
             kept, error = self.drawing.draw(found)
             is_fatal = team.size > 1 or isinstance(error, ConfigurationError)  # the others wait, or the disk is gone
             if error is not None and not isinstance(error, KeyboardInterrupt) and is_fatal:
@@ -261,7 +263,7 @@ class Run:
                 with compile_in_background(self._compiled_ahead(transport, options)):
                     transport, fitted = self._train(transport)
             evidence = self._weigh(transport)
-        problem = Problem(self.target, placed(self.mesh, transport), options)
+        problem = Problem(self.target, placed(self.mesh, transport), options, self.settings.keep)
         chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent)
         if setup is not None:
             chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
@@ -285,7 +287,7 @@ class Run:
         s = self.settings
         if self.spec is None or s.training is False:
             return
-        problem = Problem(self.target, placed(self.mesh, transport), options)
+        problem = Problem(self.target, placed(self.mesh, transport), options, s.keep)
         chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=s.keep_latent)
         tuning = None if self.spec.tuning is None else self.spec.tuning(self.target, **options)
         first = chains if tuning is None else chains._replace(parameters=tuning.parameters(tuning.init()))

@@ -29,6 +29,8 @@ class Draws(Mapping[str, np.ndarray]):
         self._decoded: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._space.names and not self._is_kept:
+            raise KeyError(f"{name!r} was not kept: only values of it were (`keep`)")
         if name not in self._decoded:
             start = 0
             for known, variable in self._space.variables:
@@ -44,14 +46,18 @@ class Draws(Mapping[str, np.ndarray]):
         return self._decoded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._space.names)
+        return iter(self._space.names if self._is_kept else ())
 
     def __len__(self) -> int:
-        return len(self._space.names)
+        return len(self._space.names) if self._is_kept else 0
+
+    @property
+    def _is_kept(self) -> bool:
+        return self._theta.shape[2] == self._space.num_dims
 
     def __repr__(self) -> str:
         chains, draws = self._theta.shape[:2]
-        parts = (f"{name}: {(chains, draws, *v.shape)}" for name, v in self._space.variables)
+        parts = (f"{name}: {(chains, draws, *v.shape)}" for name, v in self._space.variables if name in set(self))
         return f"Draws({', '.join(parts)})"
 
 

@@ -25,7 +25,7 @@ def save_record(result: Result, path: Path) -> Path:
     replicas = result.replicas
     if replicas is not None:
         replicas = Replicas(replicas.inverse_temperatures, np.zeros((result.num_chains, 0, replicas.log_prob.shape[2])))
-    empty = np.zeros((result.num_chains, 0, result.space.num_dims), result.space.dtype)
+    empty = np.zeros((result.num_chains, 0, result.codes.shape[2]), result.space.dtype)
     record = dataclasses.replace(
         result, theta=empty, sample_stats={}, latent=None, replicas=replicas, continuation=None,
         provenance={**result.provenance, "kept": result.num_draws},
@@ -49,7 +49,10 @@ def open_folder(folder: Any) -> Result:
     if not num_draws:
         return record
     arrays: dict[str, Any] = dict(stored_arrays(pieces, num_chains, num_draws))
-    if arrays["theta"].shape[2] != record.space.num_dims:
+    names = set(arrays) - {"theta", "latent", "log_prob", "acceptance_rate", "num_evaluations", "replica_log_probs"}
+    if not arrays["theta"].shape[2] and not record.kept:  # the run has not ended: what it keeps is in its rows
+        record = dataclasses.replace(record, provenance={**record.provenance, "keep": sorted(names)})
+    if arrays["theta"].shape[2] not in ((record.space.num_dims, 0) if record.kept else (record.space.num_dims,)):
         raise FileFormatError(str(folder), "holds draws of another space", "leave the folder as it was written")
     if sum(array.nbytes for array in arrays.values()) <= IN_MEMORY:
         arrays = {name: np.asarray(array) for name, array in arrays.items()}

@@ -82,7 +82,8 @@ class Result:
 
     def __post_init__(self) -> None:
         theta = self.codes
-        if theta.ndim != 3 or theta.shape[2] != self.space.num_dims or theta.dtype.kind not in "iu":
+        widths = (self.space.num_dims, 0) if self.kept else (self.space.num_dims,)
+        if theta.ndim != 3 or theta.shape[2] not in widths or theta.dtype.kind not in "iu":
             raise SpaceError(
                 "theta", f"has {theta.dtype} shape {theta.shape}", f"integers (chain, draw, {self.space.num_dims})"
             )
@@ -108,8 +109,13 @@ class Result:
         return Draws(self.space, self.codes)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The draws of a variable, shape (chain, draw, *shape), in the user's values."""
-        return self.draws[name]
+        """The draws of a variable, shape (chain, draw, *shape), in the user's values; or of a value that was kept."""
+        return np.asarray(self.sample_stats[name]) if name in self.kept else self.draws[name]
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The names of the values that were kept in place of configurations (`keep` of a sampler)."""
+        return tuple(self.provenance.get("keep", ()))
 
     @property
     def codes(self) -> Any:
@@ -160,8 +166,9 @@ class Result:
     def _summary(self) -> Summary:
         weights = self.log_weights
         return summarise(
-            self.space, self.codes, self.log_prob, None if weights is None else np.exp(weights - weights.max())
-        )
+            self.space, self.codes, self.log_prob, None if weights is None else np.exp(weights - weights.max()),
+            {name: self.sample_stats[name] for name in self.kept},
+        )  # fmt: skip
 
     def summary(self) -> Any:
         """Mean, sd, mcse, ess_bulk, ess_tail and r_hat of every coordinate, with the verdict below.
@@ -338,7 +345,8 @@ class Result:
         try:
             stored = {name[len(PLAN) :]: arrays.pop(name) for name in [n for n in arrays if n.startswith(PLAN)]}
             theta, groups = checked_arrays(arrays)
-            space = space_from_json(header["space"], num_dims=theta.shape[2])
+            num_dims = None if header["provenance"].get("keep") else theta.shape[2]
+            space = space_from_json(header["space"], num_dims=num_dims)
             check_values(space, theta, arrays)
             evidence, estimates, checks = checked_records(header)
             config, transport = header["transport_config"], None

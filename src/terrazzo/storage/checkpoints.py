@@ -157,7 +157,7 @@ class Checkpoint:
         return self.pieces
 
     def segments(self, part: range) -> list[Segment]:
-        """Where the chains of a part stand; empty if they have not begun."""
+        """Where the chains of a part stand, in the order of the chains."""
         return segments(self.pieces, part)
 
     def stored_rows(self, part: range) -> Iterator[tuple[range, int, dict[str, np.ndarray]]]:

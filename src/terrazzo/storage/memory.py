@@ -27,8 +27,9 @@ class Memory:
         self.setup = setup
 
     def segments(self, part: range) -> list[Segment]:
-        """Where the chains stand; empty if they have not begun."""
-        return [] if self.rows is None else [Segment(part, len(self.rows["log_prob"]), self.leaves)]
+        """Where the chains stand: all at one place."""
+        done, leaves = (0, None) if self.rows is None else (len(self.rows["log_prob"]), self.leaves)
+        return [Segment(part, done, leaves)]
 
     def stored_rows(self, part: range) -> Iterator[tuple[range, int, Mapping[str, np.ndarray]]]:
         """The draws so far as one piece, (draw, chain, ...)."""

@@ -55,12 +55,12 @@ class Segment(NamedTuple):
     Attributes:
         chains: Which ones.
         done: Their kept draws.
-        leaves: The leaves of their states.
+        leaves: The leaves of their states; None where they have not begun.
     """
 
     chains: range
     done: int
-    leaves: list[np.ndarray]
+    leaves: list[np.ndarray] | None
 
 
 def piece_name(index: int, first_chain: int | None) -> str:
@@ -117,17 +117,16 @@ def _piece(path: Path, run: str, num_chains: int | None) -> Piece | None:
 
 
 def segments(pieces: Sequence[Piece], part: range) -> list[Segment]:
-    """Where the chains of a part stand; empty if some of them have not begun."""
-    last: dict[int, Piece] = {}
+    """Where the chains of a part stand, in the order of the chains."""
+    last: dict[int, Piece | None] = dict.fromkeys(part)
     for piece in pieces:
         last |= {chain: piece for chain in piece.chains if chain in part}
-    if len(last) < len(part):
-        return []
     out, start = [], part.start
     for chain in part:
         if chain + 1 not in part or last[chain + 1] is not last[chain]:
-            chains, piece = range(start, chain + 1), last[chain]
-            out.append(Segment(chains, piece.first + piece.length, piece.read_states(chains)))
+            chains, found = range(start, chain + 1), last[chain]
+            done, leaves = (0, None) if found is None else (found.first + found.length, found.read_states(chains))
+            out.append(Segment(chains, done, leaves))
             start = chain + 1
     return out
 

@@ -2,7 +2,7 @@
 
 import html
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -165,6 +165,14 @@ def _category_rows(
     return rows
 
 
+def _value_rows(name: str, values: np.ndarray, weights: np.ndarray | None) -> tuple[list[SummaryRow], int]:
+    """The rows of values (chain, draw, ...), one for each element, and how many never changed."""
+    s, places = describe(values, weights), list(np.ndindex(values.shape[2:]))
+    text = lambda place: name + (f"[{', '.join(map(str, place))}]" if place else "")
+    rows = [_row(text(place), ChainStatistics(*(np.asarray(column)[place] for column in s))) for place in places]
+    return rows, int(np.sum(s.is_constant))
+
+
 def _blocks(theta: Any, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """Coordinates that are described together: all, or, where draws lie on disk, as many as are read at a time."""
     if isinstance(theta, np.ndarray):
@@ -175,15 +183,28 @@ def _blocks(theta: Any, start: int, stop: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + width, stop)
 
 
-def summarise(space: Space, theta: Any, log_prob: Any = None, weights: np.ndarray | None = None) -> Summary:
-    """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category."""
+def summarise(
+    space: Space,
+    theta: Any,
+    log_prob: Any = None,
+    weights: np.ndarray | None = None,
+    values: Mapping[str, Any] | None = None,
+) -> Summary:
+    """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category.
+
+    Values that were kept in place of configurations count as coordinates.
+    """
     if 0 in theta.shape[:2]:
         return Summary((), 0, space.num_dims, ("no draws",))
     names = space.coordinate_names()
     rows: list[SummaryRow] = []
     notes: list[str] = []
     start, num_constant = 0, 0
-    for _, variable in space.variables:
+    num_dims = theta.shape[2]
+    for name, kept in (values or {}).items():
+        some, added = _value_rows(name, np.asarray(kept), weights)
+        rows, num_constant, num_dims = rows + some, num_constant + added, num_dims + len(some)
+    for _, variable in space.variables if theta.shape[2] else ():
         stop = start + variable.num_elements
         if variable.is_ordered:
             for first, last in _blocks(theta, start, stop):
@@ -200,4 +221,4 @@ def summarise(space: Space, theta: Any, log_prob: Any = None, weights: np.ndarra
         start = stop
     if log_prob is not None:
         rows.append(_row("log_prob", describe(log_prob, weights)))
-    return Summary(tuple(rows), num_constant, space.num_dims, tuple(notes))
+    return Summary(tuple(rows), num_constant, num_dims, tuple(notes))
