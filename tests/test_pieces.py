@@ -2,6 +2,9 @@
 
 import itertools
 import shutil
+import subprocess
+import sys
+import textwrap
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,9 +60,7 @@ def found(tmp_path):
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
-@pytest.mark.parametrize("read_bytes", [1, 2**25])
-def test_any_part_is_read_as_numpy_would(key, read_bytes, found, monkeypatch):
-    monkeypatch.setattr(pieces, "READ_BYTES", read_bytes)
+def test_any_part_is_read_as_numpy_would(key, found):
     array = stored_arrays(found, CHAINS, DRAWS)["theta"]
     np.testing.assert_array_equal(array[key], THETA[key])
 
@@ -73,7 +74,8 @@ def test_all_slices_pick_what_ranges_do():
         assert list(pieces._inside(wanted, first, count)) == right
 
 
-def test_a_stored_array_is_an_array(found):
+def test_a_stored_array_is_an_array(found, monkeypatch):
+    monkeypatch.setattr(pieces, "READ_BYTES", 50)
     array = StoredArray(found, "theta", (CHAINS, 20))
     whole = np.asarray(array)
     np.testing.assert_array_equal(whole, THETA[:, :20])
@@ -192,7 +194,7 @@ def test_chains_are_shared_out_evenly():
 
 @pytest.mark.parametrize("left", [{range(0, 2): 2}, {range(0, 1): 1, range(1, 3): 3}, {range(2, 3): 4}])
 def test_chains_that_are_behind_catch_up(left, tmp_path, monkeypatch):
-    """What processes leave that were ended in the middle, some before their first chunk: one process goes on from it."""
+    """What processes leave that were ended in the middle, some before their first chunk: one goes on from it."""
     monkeypatch.setattr(call, "CHUNK_SIZE", 7)
     folder = tmp_path / "run"
     whole = tz.sample(log_prob, tz.binary(6), checkpoint=folder, **OPTIONS)
@@ -213,3 +215,33 @@ def test_chains_that_are_behind_catch_up(left, tmp_path, monkeypatch):
     np.testing.assert_array_equal(again.theta, whole.theta)
     np.testing.assert_array_equal(again.log_prob, whole.log_prob)
     np.testing.assert_array_equal(tz.Result.load(folder).theta, whole.theta)
+
+
+LIMITED = """
+    import resource, sys
+    import jax.numpy as jnp
+    import terrazzo as tz
+    from terrazzo.errors.arguments import available_memory
+
+    target = tz.Target(lambda t: 0.1 * jnp.sum(t), tz.binary(4000))
+    options = dict(seed=0, chains=8, warmup=5, sampler=tz.samplers.metropolis, progress="off")
+    tz.sample(target, draws=2000, checkpoint=sys.argv[1] + "-first", **options)  # compiled, with all threads started
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]), -1))
+    assert available_memory() <= int(sys.argv[2])
+    result = tz.sample(target, draws=int(sys.argv[3]), checkpoint=sys.argv[1], **options)
+    print(type(result.codes).__name__, result.codes.nbytes, len(result.summary()), str(result.verdict))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_four_times_larger_than_a_limit_of_memory_completes(tmp_path):
+    """1 GiB of draws, drawn and diagnosed in a process that may take 256 MiB more than one that has just started."""
+    limit = 2**28
+    draws = 4 * limit // (8 * 4000) + 1
+    command = [sys.executable, "-c", textwrap.dedent(LIMITED), str(tmp_path / "run"), str(limit), str(draws)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kind, size, rows, *_ = done.stdout.split()
+    assert (kind, int(rows)) == ("StoredArray", 4001)
+    assert int(size) >= 4 * limit

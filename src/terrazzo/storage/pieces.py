@@ -7,7 +7,7 @@ processes need not keep step, and the next run may have more or fewer of them.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from terrazzo.storage.files import Place, read_places
 
 KIND, VERSION = "terrazzo draws", 2
 NAME = re.compile(r"draws-(\d{5,})(?:-(\d{6,}))?\.tz")
-READ_BYTES = 2**25  # read at a time; the selected part of them is kept
+READ_BYTES = 2**25  # that the least and largest values are looked for in at a time
 NEEDED = {"theta", "log_prob", "num_evaluations"}
 
 
@@ -196,14 +196,12 @@ class StoredArray:
             columns, place = _inside(chains, piece.chains.start, len(piece.chains)), piece.rows[self._name]
             if not columns:
                 continue
-            with open(piece.path, "rb") as stream:
-                for first, count in _blocks(place):
-                    here = _inside(draws, piece.first + first, count)
-                    if here:
-                        block = place.read(stream, first, count)
-                        picked = block[_picked(draws, here, piece.first + first)]
-                        picked = picked[:, _picked(chains, columns, piece.chains.start)][(slice(None),) * 2 + rest]
-                        out[columns.start : columns.stop, here.start : here.stop] = np.moveaxis(picked, 0, 1)
+            rows = _inside(draws, piece.first, piece.length)
+            if rows and out.size:  # mapped, so that only the part that is wanted is read
+                mapped = np.memmap(piece.path, place.dtype, "r", place.offset, place.shape)
+                picked = mapped[_picked(draws, rows, piece.first)]
+                picked = picked[:, _picked(chains, columns, piece.chains.start)][(slice(None),) * 2 + rest]
+                out[columns.start : columns.stop, rows.start : rows.stop] = np.moveaxis(picked, 0, 1)
         return out
 
     def min(self, axis: tuple[int, int] = (0, 1)) -> np.ndarray:
@@ -243,14 +241,6 @@ def _picked(wanted: range, places: range, offset: int) -> slice:
     numbers = wanted[places.start : places.stop]
     stop = numbers[-1] - offset + (1 if wanted.step > 0 else -1)
     return slice(numbers[0] - offset, stop if stop >= 0 else None, wanted.step)
-
-
-def _blocks(place: Place) -> Iterator[tuple[int, int]]:
-    """All rows, in blocks of `READ_BYTES`: their first number and how many."""
-    each = max(1, int(np.prod(place.shape[1:], dtype=np.int64)) * place.dtype.itemsize)
-    step = max(1, READ_BYTES // each)
-    for first in range(0, place.shape[0], step):
-        yield first, min(step, place.shape[0] - first)
 
 
 def stored_arrays(pieces: Sequence[Piece], num_chains: int, num_draws: int) -> Mapping[str, StoredArray]:

@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from terrazzo.diagnostics import ChainStatistics, describe
+from terrazzo.errors.arguments import available_memory
 from terrazzo.spaces import Space, Variable
 
 COLUMNS = ("mean", "sd", "mcse", "ess_bulk", "ess_tail", "r_hat")
 MAX_CATEGORIES = 20  # of an unordered coordinate, the most probable ones are listed
 MAX_PRINTED_ROWS = 60
-BLOCK_BYTES = 2**27  # of draws on disk that are described at a time: each block reads all files once
+BLOCK_BYTES, BLOCK_SHARE = 2**25, 0.125  # at least, and of the memory left: draws on disk that are described at a time
 
 
 class SummaryRow(NamedTuple):
@@ -178,7 +179,8 @@ def _blocks(theta: Any, start: int, stop: int) -> Iterator[tuple[int, int]]:
     if isinstance(theta, np.ndarray):
         yield start, stop
         return
-    width = max(1, BLOCK_BYTES // (theta.shape[0] * theta.shape[1] * theta.itemsize))
+    room = int(max(BLOCK_BYTES, BLOCK_SHARE * available_memory()))
+    width = max(1, room // (theta.shape[0] * theta.shape[1] * theta.itemsize))
     for first in range(start, stop, width):
         yield first, min(first + width, stop)
 
