@@ -63,11 +63,11 @@ PROGRAM = """
 """
 
 
-def on_devices(count, *arguments):
+def on_devices(count, *arguments, program=PROGRAM):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(PROGRAM), *arguments],
+        [sys.executable, "-c", textwrap.dedent(program), *arguments],
         env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -102,3 +102,36 @@ def test_the_sampling_loop_has_no_collective(runs):
     for word in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
         assert word not in runs[8]["hlo"]
     assert "while" in runs[8]["hlo"]
+
+
+ALL = """
+    import json, sys
+    import jax, jax.numpy as jnp, numpy as np
+    import terrazzo as tz
+    from calls import sample_with
+    from terrazzo.samplers import REGISTRY
+
+    target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
+    options = dict(seed=1, chains=8, draws=12, warmup=10, progress="off")
+    flow = tz.flow(architecture="affine", num_layers=1, width=8, context_width=4)
+    out = {}
+    for name, spec in REGISTRY.items():
+        own = dict(transport=flow, training=False) if "transport" in spec.needs else {}
+        if name == "hybrid":
+            own = dict(transport=tz.product(), training=False, exploration=False)
+        for count in (1, 2, 4, 8):
+            with tz.use_devices(count):
+                result = sample_with(target, sampler=name, **own, **options)
+            out[f"{name} {count}"] = result.codes.tobytes().hex()
+            assert result.provenance["device"].startswith(f"{count} x")
+    json.dump(out, sys.stdout)
+"""
+
+
+@pytest.mark.slow
+def test_every_sampler_draws_the_same_on_1_2_4_and_8_devices():
+    from terrazzo.samplers import REGISTRY
+
+    found = on_devices(8, program=ALL)
+    different = [n for n in REGISTRY if len({found[f"{n} {count}"] for count in (1, 2, 4, 8)}) > 1]
+    assert different == []

@@ -6,6 +6,7 @@ from terrazzo.inference.call import sample
 from terrazzo.inference.explaining import explain
 from terrazzo.inference.optimisation import maximize
 from terrazzo.results.result import Result
+from terrazzo.runtime.devices import use_devices
 from terrazzo.spaces import Space, binary, categorical, integers
 from terrazzo.targets.black_boxes import blackbox
 from terrazzo.targets.conditioning import condition
@@ -22,6 +23,7 @@ __all__ = [
     "AbstractRunningConditionals", "Auto", "Exploration", "Result", "Space", "Target", "Training", "autoregressive",
     "binary", "blackbox", "categorical", "condition", "diagnostics", "errors", "explain", "fit", "flow", "forward_kl",
     "integers", "maximize", "problems", "product", "reverse_kl", "sample", "samplers", "transports",
+    "use_devices",
 ]  # fmt: skip
 
 

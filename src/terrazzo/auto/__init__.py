@@ -13,7 +13,6 @@ from terrazzo.auto.evidence import log_sum_of_seen as log_sum_of_seen
 from terrazzo.auto.evidence import settle_evidence as settle_evidence
 from terrazzo.auto.mixing import worst_agreement as worst_agreement
 from terrazzo.auto.plan import Plan as Plan
-from terrazzo.auto.plan import placed as placed
 from terrazzo.auto.plan import plan_arrays as plan_arrays
 from terrazzo.auto.plan import plan_header as plan_header
 from terrazzo.auto.plan import restored_plan as restored_plan

@@ -15,7 +15,6 @@ from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ
 from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains
-from terrazzo.runtime import devices
 from terrazzo.samplers import REGISTRY
 from terrazzo.targets.target import Target
 from terrazzo.transports import AbstractTransport
@@ -101,17 +100,11 @@ class Plan(NamedTuple):
         return Chains(mesh, REGISTRY[self.sampler], problem, length, is_brief=self.is_brief)
 
 
-def placed(mesh: Mesh, transport: AbstractTransport | None) -> AbstractTransport | None:
-    """The transport on every device of the chains' mesh: training may have left it on one."""
-    arrays, static = eqx.partition(transport, eqx.is_array)
-    return eqx.combine(devices.replicate(mesh, arrays), static)
-
-
-def thinned(draws: np.ndarray, limit: int) -> np.ndarray:
+def thinned(draws: Any, limit: int) -> np.ndarray:
     """At most about `limit` draws of all chains, evenly spaced; (chain, draw, ...)."""
     per_chain = max(1, limit // draws.shape[0])
     step = max(1, -(-draws.shape[1] // per_chain))
-    return draws[:, ::-1][:, ::step][:, ::-1]
+    return draws[:, (draws.shape[1] - 1) % step :: step]
 
 
 def compared(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> tuple[np.ndarray, np.ndarray]:

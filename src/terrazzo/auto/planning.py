@@ -22,10 +22,11 @@ from terrazzo.auto.exploration import Explored, default_ladders, explore
 from terrazzo.auto.forecast import Rival, has_nothing_to_bring
 from terrazzo.auto.hunt import compile_ahead as hunting_ahead
 from terrazzo.auto.learning import Learned, learn
-from terrazzo.auto.plan import Plan, Weighed, placed, set_apart
+from terrazzo.auto.plan import Plan, Weighed, set_apart
 from terrazzo.auto.race import Trial, alone, compile_ahead, measure, trial_seconds, try_transport, try_without
 from terrazzo.auto.reach import cut_off
 from terrazzo.diagnostics import importance_summary
+from terrazzo.engine.loop import placed
 from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import REGISTRY
 from terrazzo.transports import AbstractTransport, posterior_log_weights, sample_transport

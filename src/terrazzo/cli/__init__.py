@@ -10,10 +10,10 @@ from typing import Any
 
 import typer
 
-from terrazzo.cli import completion, paper, reading, sampling
+from terrazzo.cli import completion, launching, paper, reading, sampling
 from terrazzo.cli.app import ERROR, INTERRUPTED, USAGE, app
 
-__all__ = ["app", "completion", "main", "paper", "reading", "sampling"]
+__all__ = ["app", "completion", "launching", "main", "paper", "reading", "sampling"]
 
 
 def main() -> None:

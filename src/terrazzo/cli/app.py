@@ -17,7 +17,10 @@ Draws from any unnormalised distribution over integers, exact by construction.
 Exit codes: 0 exact or trusted, 3 not trusted, 4 unchecked, 1 error, 2 usage, 130 interrupted (draws are kept).
 """
 
-ORDER = ("sample", "resume", "summary", "diagnose", "report", "explain", "samplers", "completion", "demo", "reproduce")
+ORDER = (
+    "sample", "resume", "summary", "diagnose", "report", "explain", "samplers", "launch", "completion", "demo",
+    "reproduce",
+)  # fmt: skip
 
 
 class Commands(TyperGroup):

@@ -29,11 +29,13 @@ class Problem(NamedTuple):
         target: The target.
         transport: The transport, or None.
         options: Fixed keyword arguments of the sampler's factory.
+        keep: Takes a flat configuration and returns what is kept in its place, arrays by name; None keeps it itself.
     """
 
     target: Target
     transport: Any
     options: dict[str, Any]
+    keep: Any = None
 
 
 def build(spec: SamplerSpec, problem: Problem, parameters: dict[str, Any]) -> SamplingAlgorithm:
@@ -125,8 +127,11 @@ def draw(
     count: Array,
     thin: Array,
     states: Any,
+    first_chain: Array | None = None,
 ) -> tuple[Any, dict[str, Array], dict[str, Array]]:
     """`count` (at most `length`) kept draws from draw `start` on, `thin` steps each.
+
+    The states are those of consecutive chains from number `first_chain` on.
 
     Returns:
         The states; rows by name, (draw, chain, ...); and the sums over all steps of every field of the kernel's `Info`,
@@ -134,6 +139,7 @@ def draw(
     """
     dtype = problem.target.space.dtype
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
+    ids = ids if first_chain is None else ids + first_chain
 
     def local(ids, problem, parameters, key, start, count, thin, states):
         sampler = build(spec, problem, parameters)
@@ -145,8 +151,10 @@ def draw(
             return jax.vmap(sampler.step)(keys, states)
 
         def record(states, acceptance, evaluations):
+            kept = {} if problem.keep is None else jax.vmap(problem.keep)(states.position)
             row = {
-                "theta": states.position.astype(dtype),
+                "theta": (states.position if problem.keep is None else states.position[:, :0]).astype(dtype),
+                **kept,
                 "log_prob": states.log_prob,
                 "acceptance_rate": acceptance / thin.astype(acceptance.dtype),
                 "num_evaluations": evaluations,

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
@@ -42,6 +43,7 @@ class Chains(NamedTuple):
         parameters: Its tuned parameters.
         keep_latent: Whether latent draws are kept.
         is_brief: Whether to compile with less effort: for loops that run not much longer than they compile.
+        first_chain: The number of the first of the chains, where others run elsewhere.
     """
 
     mesh: Mesh
@@ -51,6 +53,7 @@ class Chains(NamedTuple):
     parameters: dict[str, Any] = {}  # noqa: RUF012 (never written to)
     keep_latent: bool = False
     is_brief: bool = False
+    first_chain: int = 0
 
     def start(self, key: Array, theta: Any) -> Any:
         """The states of all chains at the configurations `theta`, (chain, dim)."""
@@ -62,8 +65,21 @@ class Chains(NamedTuple):
         run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
             self.mesh, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
-            _int(count), _int(thin), states,
+            _int(count), _int(thin), states, _int(self.first_chain),
         )  # fmt: skip
+
+    def of_part(self, part: range) -> "Chains":
+        """The same kernel on some of the chains, with devices for as many."""
+        mesh, problem = devices.make_mesh(len(part)), self.problem
+        if mesh != self.mesh:
+            problem = problem._replace(transport=placed(mesh, problem.transport))
+        return self._replace(mesh=mesh, problem=problem, first_chain=part.start)
+
+
+def placed(mesh: Mesh, transport: Any) -> Any:
+    """The transport on every device of a mesh: training may have left it on one."""
+    arrays, static = eqx.partition(transport, eqx.is_array)
+    return eqx.combine(devices.replicate(mesh, arrays), static)
 
 
 def draws(

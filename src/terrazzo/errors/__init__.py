@@ -53,6 +53,10 @@ class ConfigurationError(OptionError):
     """A folder holds results of another configuration than the one asked for."""
 
 
+class ProcessError(TerrazzoError, RuntimeError):
+    """Another process of the run has stopped, or cannot be reached."""
+
+
 class TransportError(TerrazzoError, ValueError):
     """A transport does not fit the space, or cannot be built."""
 

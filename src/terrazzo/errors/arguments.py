@@ -121,7 +121,7 @@ def instance(name: str, value: Any, kind: type, remedy: str, error: type = Optio
 
 
 def available_memory() -> float:
-    """Bytes that this process may still take: of the machine, or of its control group where that is less."""
+    """Bytes that this process may still take: of the machine, its control group or its own limit (`ulimit -v`)."""
     found = [math.inf]
     try:
         lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
@@ -133,6 +133,13 @@ def available_memory() -> float:
         folder = Path("/sys/fs/cgroup")
         limit, used = (float((folder / name).read_text()) for name in ("memory.max", "memory.current"))
         found.append(max(limit - used, 0.0))
+    with contextlib.suppress(OSError, ValueError, ImportError):
+        import resource  # not on every system
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            found.append(max(float(most - pages * resource.getpagesize()), 0.0))
     return min(found)
 
 

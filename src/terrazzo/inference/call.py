@@ -6,7 +6,6 @@ Everything the user gives is checked here, before anything long starts; `run` th
 import contextlib
 import os
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,15 +17,20 @@ from jaxtyping import Array
 from terrazzo.auto import SAFE_FLAG, Budget, log_sum_of_seen, may_hang, settle_evidence
 from terrazzo.auto.options import Auto
 from terrazzo.engine import kernels as running
+from terrazzo.engine.kept import STORED_BYTES, bytes_a_draw
 from terrazzo.errors import ConfigurationError, OptionError, SpaceError, TransportError, arguments
 from terrazzo.errors.arguments import key_of_seed
+from terrazzo.inference.continuation import Continuation
+from terrazzo.inference.keeping import Keep, checked_keep
 from terrazzo.inference.reporting import ALL_SUMMED
 from terrazzo.inference.requests import Request, as_request, choose_transport, fitted_to
 from terrazzo.inference.run import Run, Settings
+from terrazzo.inference.sharing import READY, check_size
 from terrazzo.results.result import Result
 from terrazzo.runtime import devices
 from terrazzo.runtime.compilation import enable_compilation_cache, jit
 from terrazzo.runtime.interruption import Interruption
+from terrazzo.runtime.processes import Team, join_team, telling_errors
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import REGISTRY, SamplerSpec
 from terrazzo.storage.checkpoints import Checkpoint
@@ -46,7 +50,6 @@ PRECISIONS = ("auto", "float32", "float64")
 NO_LIMIT = "leave it out for no limit"
 CHUNK_SIZE: int | None = None  # kept draws a compiled call; None adapts it to about a second
 PEAK = 1.5  # memory of a run, in the size of its draws
-BYTES_OF_FIGURES = 24  # of a draw: its log-probability, acceptance and evaluations
 
 
 def sample(
@@ -123,13 +126,16 @@ def sample(
         raise OptionError("plan", f"is for runs that explore, not {request.name!r}", "the same seed repeats it")
     budget = Budget(seconds=max_seconds, evaluations=max_evaluations)
     interruption = Interruption()
-    reporter = Progress(progress, on_update=interruption.check)
     enable_compilation_cache()
+    team = join_team()
+    team.part(chains)
+    reporter = Progress(progress if team.is_first else "off", on_update=interruption.check)
     if request.is_planned and not request.is_exploration_given and budget.is_short:
         request = replace(request, exploration=None)
     call = _Call(
         request=request, seed=arguments.seed_number(seed), chains=chains, draws=draws, warmup=warmup, thin=thin,
         init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget, interruption=interruption,
+        team=team,
     )  # fmt: skip
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
     with in_precision, interruption, reporter:
@@ -155,6 +161,7 @@ class _Call:
     progress: Progress
     budget: Budget
     interruption: Interruption
+    team: Team
 
 
 def _in_precision(call: _Call, target: Target, precision: str) -> Result:
@@ -180,7 +187,9 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     if target.can_be_soft:
         theta = target.possible_starts(jax.random.key(0), SOFT_STARTS)
         target = target.softened(float(np.median(np.asarray(_log_probs(target, theta)))))
-    call.progress.update(0, size=_checked_size(target, call.chains, call.draws, request.keep_latent))
+    call.team.next_round()
+    keep = checked_keep(request.keep, target)
+    call.progress.update(0, size=_checked_size(call, target, keep))
     if spec is not None:
         _check_sampler(spec, target)
     if spec is not None and spec.program is not None:
@@ -198,7 +207,7 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     plan = None if call.plan is None else _checked_plan(call.plan, identity)
     settings = Settings(
         sampler=request.name, seed=call.seed, chains=call.chains, draws=call.draws, warmup=call.warmup, thin=call.thin,
-        chunk_size=CHUNK_SIZE, keep_latent=request.keep_latent, training=request.training,
+        chunk_size=CHUNK_SIZE, keep_latent=request.keep_latent, keep=keep, training=request.training,
         exploration=request.exploration,
         is_transport_asked=request.transport is not None or isinstance(request.training, dict),
         may_enumerate=_may_enumerate(request), may_restart=may_restart, identity=identity,
@@ -208,54 +217,23 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
 
     def run_with(store: Any, settings: Settings, tools: tuple) -> Result:
         progress, budget, interruption = tools
-        run = Run(settings, spec, target, mesh, progress, store, budget, interruption)
+        run = Run(settings, spec, target, mesh, progress, store, budget, interruption, call.team)
         return run.execute(transport, options, starts, plan)
 
     if call.checkpoint is not None:
-        with Checkpoint(call.checkpoint, _fingerprint(call, target, starts)) as store:
+        fingerprint, rank = _fingerprint(call, target, starts), call.team.rank
+        with telling_errors(call.team, READY):
+            store = Checkpoint(call.checkpoint, fingerprint, space=target.space, rank=rank)
+        with store:
             return run_with(store, settings, tools)
     memory = Memory()
     result = run_with(memory, settings, tools)
+    if call.team.size > 1:
+        return result
     if memory.setup is None and memory.leaves is not None:  # a transport that cannot be stored: nothing to go on from
         return result
     is_double = bool(jax.config.read("jax_enable_x64"))
-    return replace(result, continuation=_Continuation(run_with, settings, memory, is_double))
-
-
-@dataclass(frozen=True)
-class _Continuation:
-    """Goes on with a run from where its chains are: what `Result.extend` calls.
-
-    Attributes:
-        run_with: `(store, settings, (progress, budget, interruption)) -> Result`.
-        settings: Those of the run.
-        memory: What warm-up left, and the states after the last draw.
-        is_double: Whether it ran in float64.
-    """
-
-    run_with: Callable[..., Result]
-    settings: Settings
-    memory: Memory
-    is_double: bool
-
-    def __call__(self, result: Result, draws: int) -> Result:
-        interruption = Interruption()
-        progress = Progress("off", on_update=interruption.check)
-        settings = self.settings._replace(draws=result.num_draws + draws, may_restart=False)
-        memory = Memory(self.memory.setup, _rows(result), self.memory.leaves)
-        with jax.enable_x64(self.is_double), interruption, progress:
-            longer = self.run_with(memory, settings, (progress, Budget(), interruption))
-        return replace(longer, continuation=replace(self, settings=settings, memory=memory))
-
-
-def _rows(result: Result) -> dict[str, np.ndarray]:
-    """The draws of a result as the loop hands them over, (draw, chain, ...)."""
-    arrays = {"theta": result.codes, **result.sample_stats}
-    if result.latent is not None:
-        arrays["latent"] = result.latent
-    if result.replicas is not None:
-        arrays["replica_log_probs"] = result.replicas.log_prob
-    return {name: np.moveaxis(array, 1, 0) for name, array in arrays.items()}
+    return replace(result, continuation=Continuation(run_with, settings, memory, is_double))
 
 
 def _may_enumerate(request: Request) -> bool:
@@ -312,16 +290,22 @@ def _checked_plan(plan: Any, identity: dict[str, Any]) -> Setup:
     return plan
 
 
-def _checked_size(target: Target, chains: int, draws: int, keep_latent: bool) -> str:
-    """How large the draws and their figures are, in words; a run that does not fit at its peak is refused."""
-    space = target.space
-    each = space.num_dims * (space.dtype.itemsize + (4 if keep_latent else 0)) + BYTES_OF_FIGURES
+def _checked_size(call: _Call, target: Target, keep: Keep | None) -> str:
+    """How large the draws and their figures are, in words; a run that does not fit at its peak is refused.
+
+    With a checkpoint the draws need not fit: beyond `STORED_BYTES` they stay on disk.
+    """
+    space, chains, draws = target.space, call.chains, call.draws
+    each = bytes_a_draw(space, keep_latent=call.request.keep_latent) if keep is None else keep.num_bytes
+    size = float(chains * draws * each)
     states = chains * space.num_dims * 16  # the chains themselves
+    held = size if call.checkpoint is None else min(size, STORED_BYTES)
     arguments.memory(
-        f"{chains} chains x {draws} draws of {space.num_dims} coordinates", PEAK * chains * draws * each + states,
-        "ask for fewer chains or draws",
+        f"{chains} chains x {draws} draws of {space.num_dims} coordinates", PEAK * held + states,
+        "ask for fewer chains or draws, or give checkpoint='folder': draws stay on disk there",
     )  # fmt: skip
-    return arguments.format_bytes(float(chains * draws * each))
+    check_size(call.team, size, call.checkpoint, call.budget.evaluations)
+    return arguments.format_bytes(size)
 
 
 def _fingerprint(call: _Call, target: Target, starts: np.ndarray | None) -> dict[str, Any]:
@@ -333,7 +317,7 @@ def _fingerprint(call: _Call, target: Target, starts: np.ndarray | None) -> dict
     own = {} if request.spec is None or request.spec.name in REGISTRY else {"kernel": shown(request.spec.factory)}
     return {
         **target_identity(target), "space": shown(target.space), "sampler": request.name, **plain, **own,
-        "keep_latent": request.keep_latent, "init": shown(starts),
+        "keep_latent": request.keep_latent, "keep": shown(request.keep), "init": shown(starts),
         **{name: value for entries in named for name, value in entries.items()},
         "precision": str(jnp.result_type(float)),
     }  # fmt: skip

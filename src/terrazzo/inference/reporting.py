@@ -20,11 +20,13 @@ from terrazzo.auto import (
     settle_evidence,
     worst_agreement,
 )
+from terrazzo.auto.plan import thinned
 from terrazzo.diagnostics import LogZ
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
+from terrazzo.runtime.devices import chosen_devices
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.tempering import default_ladder
@@ -40,6 +42,7 @@ from terrazzo.transports import AbstractTransport
 from terrazzo.verdict.checks import ENUMERATED, EXACT, NOT_TRUSTED, NOTE, STORED, UNCHECKED, Check, Verdict
 
 ALL_SUMMED = "the sum over all configurations"
+LOOKED_BYTES, LEAST_LOOKED = 2**26, 16  # of draws on disk that checks look at: bytes, and draws a chain at least
 LONGEST_SHOWN = 1000  # numbers of a tuned parameter, or of a field of `Info`, that a result writes down
 
 
@@ -146,11 +149,11 @@ class Reporter(NamedTuple):
     def result(self, ready: Ready, kept: Kept, *, is_complete: bool) -> Result:
         """The result of drawn samples: compared with what was found in other ways, and checked."""
         s, space, target = self.settings, self.target.space, self.target
-        empty = {
-            "theta": np.zeros((s.chains, 0, space.num_dims), space.dtype), "log_prob": np.zeros((s.chains, 0)),
-        }  # fmt: skip
+        width = space.num_dims if s.keep is None else 0
+        empty = {"theta": np.zeros((s.chains, 0, width), space.dtype), "log_prob": np.zeros((s.chains, 0))}
         arrays = kept.arrays() if kept.done else empty
-        theta, log_prob, replicas = arrays.pop("theta"), arrays["log_prob"], arrays.pop("replica_log_probs", None)
+        stored, replicas = arrays.pop("theta"), arrays.pop("replica_log_probs", None)
+        theta, log_prob = _looked_at(stored, stored), _looked_at(stored, arrays["log_prob"])
         found: dict[str, LogZ] = {} if ready.evidence is None else {"importance": ready.evidence}
         checks: tuple[Check, ...] = ()
         is_settled = False
@@ -161,19 +164,20 @@ class Reporter(NamedTuple):
             checks = all_checks(compared, is_stopped=self.interruption.is_requested)
             is_settled = compared.is_settled
         ladders = None if replicas is None else _ladders(ready.chains, replicas)
-        tempered = None if ladders is None else self._tempered(ladders)
+        tempered = None if ladders is None else self._tempered(_ladders(ready.chains, _looked_at(stored, replicas)))
         if tempered is not None:
             found["tempering"] = tempered
             is_settled = worst_agreement(theta, log_prob, self.policy)[0] <= self.policy.good_r_hat
         if kept.done:
-            checks = (*checks, precision_check(target, theta, log_prob))
+            looked = theta if s.keep is None else np.asarray(ready.states.position)[:, None]
+            checks = (*checks, precision_check(target, looked, log_prob))
         if self.store.error is not None:
             checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
-        least = log_sum_of_seen(theta, log_prob, self.policy) if kept.done else -np.inf
+        least = log_sum_of_seen(theta, log_prob, self.policy) if kept.done and s.keep is None else -np.inf
         evidence, log_z_verdict = settle_evidence(found, least=least, is_settled=is_settled, policy=self.policy)
         return Result(
             space=space,
-            theta=theta,
+            theta=stored,
             latent=arrays.pop("latent", None),
             sample_stats=arrays,
             evidence=evidence,
@@ -206,18 +210,26 @@ class Reporter(NamedTuple):
         self, thin: int, header: dict[str, Any], own: dict[str, Any], options: dict[str, Any], found: dict[str, Any]
     ) -> dict[str, Any]:
         s = self.settings
+        names = {} if s.keep is None else {"keep": [name for name, _ in s.keep.shapes]}
         return {
             "sampler": s.sampler, **own, "options": {k: repr(v)[:200] for k, v in options.items()}, "tuned": {},
-            **found, "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": thin,
+            **found, **names, "seed": s.seed, "chains": s.chains, "draws": s.draws, "warmup": s.warmup, "thin": thin,
             "training": header.get("training"), "versions": _versions(),
             "seconds": {**header.get("seconds", {}), **self.progress.seconds},
             "max_seconds": self.budget.seconds, "max_evaluations": self.budget.evaluations,
-            "device": f"{len(jax.devices())} x {jax.devices()[0].device_kind}",
+            "device": f"{len(chosen_devices())} x {chosen_devices()[0].device_kind}",
             "checkpoint_error": None if self.store.error is None else str(self.store.error),
         }  # fmt: skip
 
 
-def _ladders(chains: Chains, log_prob: np.ndarray) -> Replicas:
+def _looked_at(theta: Any, array: Any) -> np.ndarray:
+    """An array of draws; of what lies on disk, as many evenly spaced ones as checks can hold in memory."""
+    if isinstance(theta, np.ndarray):
+        return array
+    return thinned(array, max(LEAST_LOOKED * theta.shape[0], LOOKED_BYTES // (theta.shape[2] * theta.itemsize)))
+
+
+def _ladders(chains: Chains, log_prob: Any) -> Replicas:
     """What all temperatures saw, with the ladder that they ran on."""
     ladder = {**chains.parameters, **chains.problem.options}.get("inverse_temperatures")
     betas = default_ladder(log_prob.shape[-1]) if ladder is None else np.asarray(ladder)

@@ -33,6 +33,7 @@ class Request:
         exploration: Options of the exploration by name, or None for none.
         keep_latent: Whether latent draws are kept.
         is_exploration_given: Whether the user said anything about exploring.
+        keep: The function whose values are kept in place of configurations, or None.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Request:
     exploration: dict[str, Any] | None
     keep_latent: bool
     is_exploration_given: bool
+    keep: Any = None
 
     @property
     def is_planned(self) -> bool:
@@ -74,7 +76,17 @@ def as_request(sampler: Any) -> Request:
     return Request(
         name=name, spec=spec, options=options, transport=_checked_transport(sampler.transport), training=training,
         exploration=exploration, keep_latent=keep_latent, is_exploration_given=sampler.exploration is not None,
+        keep=_checked_keep(getattr(sampler, "keep", None), exploration),
     )  # fmt: skip
+
+
+def _checked_keep(keep: Any, exploration: Any) -> Any:
+    if keep is not None and not callable(keep):
+        raise OptionError("keep", f"must be a function, got {arguments.shown(keep)}", "e.g. keep=lambda theta: ...")
+    if keep is not None and exploration is not None:
+        text = "is for samplers that do not explore: draws are compared with the exploration as configurations"
+        raise OptionError("keep", text, "add exploration=False, or name a local sampler")
+    return keep
 
 
 def _bound(sampler: Any) -> BoundSampler:

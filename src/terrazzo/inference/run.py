@@ -8,7 +8,6 @@ draws are held against what was found in other ways. Between chunks of about a s
 the budget, and the check that no chain has met NaN or +inf.
 """
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -23,7 +22,6 @@ from terrazzo.auto import (
     Keys,
     Request,
     make_plan,
-    placed,
     plan_arrays,
     plan_header,
     restored_plan,
@@ -32,16 +30,19 @@ from terrazzo.auto import (
     thin_in_time,
 )
 from terrazzo.diagnostics import LogZ, importance_summary
-from terrazzo.diagnostics.streaming import RunningRhat
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.kernels import Problem
-from terrazzo.engine.loop import Chains, buffer_length, draws, tune
+from terrazzo.engine.loop import Chains, buffer_length, placed, tune
+from terrazzo.errors import ConfigurationError
 from terrazzo.errors.arguments import key_of_seed
+from terrazzo.inference import sharing
+from terrazzo.inference.drawing import Drawing
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
+from terrazzo.results.folders import save_record
 from terrazzo.results.result import Result
-from terrazzo.runtime import devices
 from terrazzo.runtime.background import compile_in_background
 from terrazzo.runtime.interruption import Interruption
+from terrazzo.runtime.processes import Team, telling_errors
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.exact import eliminated
 from terrazzo.samplers.parts.base import Drawn, SamplerSpec
@@ -69,6 +70,7 @@ class Settings(NamedTuple):
         thin: Steps a kept draw; None fills `max_seconds`, or is 1.
         chunk_size: Kept draws a compiled call, or None.
         keep_latent: Whether latent draws are kept.
+        keep: What is kept in place of configurations (`inference.keeping`), or None.
         training: Options of training, or False.
         exploration: Options of the exploration, or None for none.
         is_transport_asked: Whether the user named a transport or how to train it: then it is not given up.
@@ -85,6 +87,7 @@ class Settings(NamedTuple):
     thin: int | None
     chunk_size: int | None
     keep_latent: bool
+    keep: Any
     training: Any
     exploration: dict[str, Any] | None
     is_transport_asked: bool
@@ -98,18 +101,23 @@ class Run:
 
     def __init__(
         self, settings: Settings, spec: SamplerSpec | None, target: Target, mesh: Mesh, progress: Progress,
-        store: Checkpoint | Memory, budget: Budget, interruption: Interruption,
+        store: Checkpoint | Memory, budget: Budget, interruption: Interruption, team: Team,
     ):  # fmt: skip
         s, space = settings, target.space
         self.settings, self.spec, self.target, self.mesh = settings, spec, target, mesh
         self.progress, self.store, self.budget, self.interruption = progress, store, budget, interruption
+        self.team = team
         keys = jax.random.split(key_of_seed(settings.seed), 8)
         self.train_key, self.start_key, self.init_key, self.warm_key = keys[0], *keys[2:5]
         self.draw_key, self.evidence_key, self.plan_key = keys[5:]
-        length = buffer_length(s.chains, space.num_dims, space.dtype.itemsize, s.draws, s.keep_latent)
+        length = buffer_length(s.chains, 1 if s.keep else space.num_dims, space.dtype.itemsize, s.draws, s.keep_latent)
         self.context = Context(
             target=target, num_chains=s.chains, num_draws=s.draws, thin=s.thin, mesh=mesh, length=length,
             budget=budget, progress=progress,
+        )  # fmt: skip
+        self.drawing = Drawing(
+            settings=settings, target=target, key=self.draw_key, store=store, budget=budget, progress=progress,
+            team=team,
         )  # fmt: skip
         self.reporter = Reporter(
             settings=settings, target=target, key=self.evidence_key, budget=budget, progress=progress,
@@ -121,11 +129,52 @@ class Run:
         plan: Setup | None = None,
     ) -> Result:  # fmt: skip
         """All phases; Ctrl-C while drawing returns what was drawn."""
+        team, check = self.team, self.interruption.check
+        found: Ready | Result | Setup
+        if team.is_first:
+            with telling_errors(team, sharing.READY):
+                found = self._ready(transport, options, starts, self.store.load_setup() or plan)
+                self._tell(found)
+        else:
+            found = sharing.hear_ready(team, self.store, self.settings.chains, check)
+            if isinstance(found, Setup):
+                found = self._ready(transport, options, starts, found)
+        if isinstance(found, Result):
+            return found
+        with telling_errors(team, sharing.DONE if team.is_first else sharing.DRAWN):
+            kept, error = self.drawing.draw(found)
+            is_fatal = team.size > 1 or isinstance(error, ConfigurationError)  # the others wait, or the disk is gone
+            if error is not None and not isinstance(error, KeyboardInterrupt) and is_fatal:
+                raise error
+        with telling_errors(team, sharing.DONE):
+            if team.size > 1:
+                patient = sharing.patience(self.interruption.is_requested)
+                kept = sharing.gather(team, self.store, kept, self.settings.chains, patient)
+            elif kept.is_stored:
+                assert isinstance(self.store, Checkpoint)
+                kept.with_arrays(sharing.stored_parts(self.store, self.settings.chains, kept.done), kept.done)
+            result = self._result(found, kept, error) if team.is_first else None
+        if team.size == 1 and result is not None:
+            return result
+        return sharing.hand_out(team, self.store, result, sharing.patience(self.interruption.is_requested))
+
+    def _tell(self, found: Ready | Result) -> None:
+        """Tells the other processes what was found, if there are any."""
+        if self.team.size == 1:
+            return
+        if isinstance(found, Result):
+            sharing.tell_result(self.team, found)
+        else:
+            sharing.tell_ready(self.team, self.store, self.store.load_setup())
+
+    def _ready(
+        self, transport: AbstractTransport | None, options: dict[str, Any], starts: np.ndarray | None,
+        setup: Setup | None,
+    ) -> Ready | Result:  # fmt: skip
+        """What is drawn from; or the result, where all can be summed."""
         is_planned = self.settings.exploration is not None or self.settings.sampler == "auto"
-        setup = self.store.load_setup()
-        if setup is None and plan is not None:
-            setup = plan
-            self.store.save_setup(plan)
+        if setup is not None and self.team.is_first and self.store.load_setup() is None:  # the plan of an earlier run
+            self.store.save_setup(setup)
         if setup is None and self.settings.may_enumerate:
             census = take_census(self.target, budget=self.budget, progress=self.progress)
             if census is not None:
@@ -139,8 +188,15 @@ class Run:
             transport = None if setup.transport is None else deserialise(*setup.transport, self.target.space)
         prepare = self._planned if is_planned else self._tuned
         ready = prepare(transport, options, starts, setup)
-        kept, error = self._draw(ready)
+        if isinstance(self.store, Checkpoint) and self.team.is_first:
+            self.store.find_pieces(self.settings.chains)
+        return ready
+
+    def _result(self, ready: Ready, kept: Kept, error: BaseException | None) -> Result:
+        """The result of what was drawn; an error that ended it early is raised with it."""
         result = self.reporter.result(ready, kept, is_complete=error is None)
+        if isinstance(self.store, Checkpoint):
+            self.store.save_result(lambda path: save_record(result, path))
         if error is not None and not isinstance(error, KeyboardInterrupt):
             if kept.done:
                 error.partial_result = result  # type: ignore[attr-defined]
@@ -207,7 +263,7 @@ class Run:
                 with compile_in_background(self._compiled_ahead(transport, options)):
                     transport, fitted = self._train(transport)
             evidence = self._weigh(transport)
-        problem = Problem(self.target, placed(self.mesh, transport), options)
+        problem = Problem(self.target, placed(self.mesh, transport), options, self.settings.keep)
         chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent)
         if setup is not None:
             chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
@@ -231,7 +287,7 @@ class Run:
         s = self.settings
         if self.spec is None or s.training is False:
             return
-        problem = Problem(self.target, placed(self.mesh, transport), options)
+        problem = Problem(self.target, placed(self.mesh, transport), options, s.keep)
         chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=s.keep_latent)
         tuning = None if self.spec.tuning is None else self.spec.tuning(self.target, **options)
         first = chains if tuning is None else chains._replace(parameters=tuning.parameters(tuning.init()))
@@ -303,46 +359,6 @@ class Run:
     def _restored_states(self, chains: Chains, setup: Setup) -> Any:
         theta = jnp.zeros((self.settings.chains, self.target.space.num_dims), jnp.int32)
         return restore_states(jax.eval_shape(lambda t: chains.start(self.init_key, t), theta), setup.states)
-
-    def _draw(self, ready: Ready) -> tuple[Kept, BaseException | None]:
-        """All kept draws; an error or Ctrl-C ends them early and is handed back."""
-        s, states, kept, monitor = self.settings, ready.states, Kept(self.settings.draws), RunningRhat()
-        stored, leaves = self.store.load_draws()
-        if leaves is not None:
-            states = restore_states(states, leaves)
-        for rows in stored:
-            kept.add(rows)
-            monitor.update(np.moveaxis(rows["theta"], 0, 1))
-        states = devices.distribute(self.mesh, states)
-        self.progress.phase("sampling", s.draws, "draws")
-        thin = ready.thin if ready.plan is None else ready.thin // ready.plan.rounds
-        left = 0 if kept.done and self.budget.is_over else s.draws - kept.done
-        pace: dict[str, Any] = {"chunk_size": s.chunk_size, "affordable": lambda: self._affordable(kept)}
-        try:
-            for chunk in draws(ready.chains, self.draw_key, states, left, first=kept.done, thin=thin, **pace):
-                rows = chunk.out.rows
-                self.store.save_draws(rows, state_leaves(chunk.out.states))
-                kept.add_chunk(chunk)
-                self.budget.spend_evaluations("sampling", rows["num_evaluations"])
-                monitor.update(np.moveaxis(rows["theta"], 0, 1))
-                acceptance = float(rows["acceptance_rate"].mean())
-                self.progress.update(kept.done, acceptance=acceptance, worst_r_hat=monitor.worst())
-                if self.budget.is_over:
-                    break
-        except (Exception, KeyboardInterrupt) as error:
-            return kept, error
-        if kept.done < s.draws:
-            warnings.warn(
-                f"{kept.done} of {s.draws} draws a chain were made before the time or the evaluations were used up",
-                RuntimeWarning, stacklevel=2,
-            )  # fmt: skip
-        return kept, None
-
-    def _affordable(self, kept: Kept) -> int:
-        """Kept draws that the evaluations left still pay for, judged by the last chunk; at least one."""
-        if self.budget.evaluations is None or not kept.done:
-            return self.settings.draws
-        return max(1, int(self.budget.total_left // max(kept.last_evaluations, 1.0)))
 
     def _check_precision(self, theta: np.ndarray) -> None:
         """Starts again in float64, if that is allowed, where float32 cannot resolve log pi at these draws."""

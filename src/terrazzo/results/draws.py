@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from terrazzo.spaces import Space
+from terrazzo.storage.pieces import StoredArray
 
 
 class Replicas(NamedTuple):
@@ -17,17 +18,19 @@ class Replicas(NamedTuple):
     """
 
     inverse_temperatures: np.ndarray
-    log_prob: np.ndarray
+    log_prob: Any
 
 
 class Draws(Mapping[str, np.ndarray]):
     """Draws by variable name, shape (chain, draw, *shape), decoded to the user's values when first asked for."""
 
-    def __init__(self, space: Space, theta: np.ndarray):
+    def __init__(self, space: Space, theta: Any):
         self._space, self._theta = space, theta
         self._decoded: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._space.names and not self._is_kept:
+            raise KeyError(f"{name!r} was not kept: only values of it were (`keep`)")
         if name not in self._decoded:
             start = 0
             for known, variable in self._space.variables:
@@ -43,14 +46,18 @@ class Draws(Mapping[str, np.ndarray]):
         return self._decoded[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._space.names)
+        return iter(self._space.names if self._is_kept else ())
 
     def __len__(self) -> int:
-        return len(self._space.names)
+        return len(self._space.names) if self._is_kept else 0
+
+    @property
+    def _is_kept(self) -> bool:
+        return self._theta.shape[2] == self._space.num_dims
 
     def __repr__(self) -> str:
         chains, draws = self._theta.shape[:2]
-        parts = (f"{name}: {(chains, draws, *v.shape)}" for name, v in self._space.variables)
+        parts = (f"{name}: {(chains, draws, *v.shape)}" for name, v in self._space.variables if name in set(self))
         return f"Draws({', '.join(parts)})"
 
 
@@ -60,14 +67,16 @@ class Codes:
     def __get__(self, result: Any, owner: type | None = None) -> np.ndarray:
         if result is None:
             raise AttributeError("theta")  # this is how a dataclass learns that the field has no default
-        return frozen(result.codes.astype(np.int64))
+        return frozen(np.asarray(result.codes).astype(np.int64))
 
     def __set__(self, result: Any, theta: Any) -> None:
-        result.__dict__["codes"] = np.asarray(theta)
+        result.__dict__["codes"] = theta if isinstance(theta, StoredArray) else np.asarray(theta)
 
 
-def frozen(array: np.ndarray) -> np.ndarray:
-    """A view that cannot be written to."""
-    view = array.view()
+def frozen(values: Any) -> Any:
+    """A view that cannot be written to; what lies on disk stays there."""
+    if isinstance(values, StoredArray):
+        return values
+    view = np.asarray(values).view()
     view.setflags(write=False)
     return view

@@ -16,7 +16,7 @@ def to_pandas(result: Any) -> Any:
     chain, draw = np.divmod(np.arange(result.num_chains * result.num_draws), max(result.num_draws, 1))
     columns: dict[str, Any] = {"chain": chain, "draw": draw}
     names, start = result.space.coordinate_names(), 0
-    for name, variable in result.space.variables:
+    for name, variable in _variables(result):
         values = result.draws[name].reshape(len(chain), variable.num_elements)
         columns |= {names[start + i]: values[:, i] for i in range(variable.num_elements)}
         start += variable.num_elements
@@ -43,7 +43,7 @@ def to_arviz(result: Any) -> Any:
     coords: dict[str, Any] = dict(chain_draw)
     variables = {}
     start = 0
-    for name, v in result.space.variables:
+    for name, v in _variables(result):
         dims = v.dims or tuple(f"{name}_dim_{i}" for i in range(len(v.shape)))
         block = result.codes[..., start : start + v.num_elements].reshape(*result.codes.shape[:2], *v.shape)
         start += v.num_elements
@@ -52,6 +52,9 @@ def to_arviz(result: Any) -> Any:
         variables[name] = xr.Variable(("chain", "draw", *dims), values, {"kind": v.kind, **labels})
         for dim, length in zip(dims, v.shape, strict=True):
             coords[dim] = list(dict(v.coords).get(dim, coords.get(dim, range(length))))
+    for name in result.kept:
+        values = np.asarray(result.sample_stats[name])
+        variables[name] = xr.Variable(("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))), values)
     attrs: dict[str, Any] = {
         "inference_library": "terrazzo",
         "is_complete": int(result.is_complete),
@@ -62,7 +65,7 @@ def to_arviz(result: Any) -> Any:
     groups = {"posterior": xr.Dataset(variables, coords, attrs)}
     stats = {
         name: (("chain", "draw", *(f"{name}_dim_{i}" for i in range(values.ndim - 2))), values)
-        for name, values in result.sample_stats.items()
+        for name, values in ((n, np.asarray(x)) for n, x in result.sample_stats.items() if n not in result.kept)
     }
     if "log_prob" in stats:
         stats["lp"] = stats.pop("log_prob")  # the name ArviZ's schema gives it
@@ -71,6 +74,11 @@ def to_arviz(result: Any) -> Any:
     if hasattr(az, "InferenceData"):
         return az.InferenceData(**groups)
     return xr.DataTree.from_dict(groups)
+
+
+def _variables(result: Any) -> Any:
+    """The variables whose draws there are: none where only values of them were kept."""
+    return result.space.variables if result.codes.shape[2] == result.space.num_dims else ()
 
 
 def _arviz_and_xarray() -> tuple[Any, Any]:

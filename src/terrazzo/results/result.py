@@ -65,9 +65,9 @@ class Result:
     """
 
     space: Space
-    theta: np.ndarray = Codes()  # type: ignore[assignment]  # noqa: RUF009
-    sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
-    latent: np.ndarray | None = None
+    theta: Any = Codes()  # noqa: RUF009 (arrays, or a `StoredArray` of a checkpoint, as are the next two)
+    sample_stats: Mapping[str, Any] = field(default_factory=dict)
+    latent: Any = None
     evidence: LogZ | None = None
     evidence_estimates: Mapping[str, LogZ] = field(default_factory=dict)
     log_z_verdict: Verdict | None = None
@@ -82,20 +82,22 @@ class Result:
 
     def __post_init__(self) -> None:
         theta = self.codes
-        if theta.ndim != 3 or theta.shape[2] != self.space.num_dims or theta.dtype.kind not in "iu":
+        widths = (self.space.num_dims, 0) if self.kept else (self.space.num_dims,)
+        if theta.ndim != 3 or theta.shape[2] not in widths or theta.dtype.kind not in "iu":
             raise SpaceError(
                 "theta", f"has {theta.dtype} shape {theta.shape}", f"integers (chain, draw, {self.space.num_dims})"
             )
         set_ = object.__setattr__
-        set_(self, "theta", frozen(theta.astype(self.space.dtype, copy=False)))
-        stats = {name: frozen(np.asarray(values)) for name, values in self.sample_stats.items()}
+        is_right = theta.dtype == self.space.dtype
+        set_(self, "theta", frozen(theta if is_right else np.asarray(theta).astype(self.space.dtype)))
+        stats = {name: frozen(values) for name, values in self.sample_stats.items()}
         for name, values in stats.items():
             if values.shape[:2] != theta.shape[:2]:
                 raise OptionError(f"sample_stats[{name!r}]", f"has shape {values.shape}", "begin with (chain, draw)")
         set_(self, "sample_stats", stats)
-        set_(self, "latent", None if self.latent is None else frozen(np.asarray(self.latent)))
+        set_(self, "latent", None if self.latent is None else frozen(self.latent))
         if self.history is not None:
-            set_(self, "history", {name: frozen(np.asarray(values)) for name, values in self.history.items()})
+            set_(self, "history", {name: frozen(values) for name, values in self.history.items()})
         set_(self, "provenance", jsonable(self.provenance))
         set_(self, "extra_checks", tuple(self.extra_checks))
 
@@ -107,12 +109,20 @@ class Result:
         return Draws(self.space, self.codes)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """The draws of a variable, shape (chain, draw, *shape), in the user's values."""
-        return self.draws[name]
+        """The draws of a variable, shape (chain, draw, *shape), in the user's values; or of a value that was kept."""
+        return np.asarray(self.sample_stats[name]) if name in self.kept else self.draws[name]
 
     @property
-    def codes(self) -> np.ndarray:
-        """Flat draws as they are stored, in the smallest unsigned type: for storage, not for arithmetic."""
+    def kept(self) -> tuple[str, ...]:
+        """The names of the values that were kept in place of configurations (`keep` of a sampler)."""
+        return tuple(self.provenance.get("keep", ()))
+
+    @property
+    def codes(self) -> Any:
+        """Flat draws as they are stored, in the smallest unsigned type: for storage, not for arithmetic.
+
+        Where they are too large for memory they lie in a checkpoint, and indexing reads the part that is asked for.
+        """
         return self.__dict__["codes"]
 
     @property
@@ -124,12 +134,12 @@ class Result:
         return self.codes.shape[1]
 
     @property
-    def log_prob(self) -> np.ndarray | None:
+    def log_prob(self) -> Any:
         """Log pi of each draw, shape (chain, draw)."""
         return self.sample_stats.get("log_prob")
 
     @property
-    def log_weights(self) -> np.ndarray | None:
+    def log_weights(self) -> Any:
         """Log importance weights of the draws, shape (chain, draw); None where all draws weigh the same."""
         return self.sample_stats.get("log_weight")
 
@@ -156,8 +166,9 @@ class Result:
     def _summary(self) -> Summary:
         weights = self.log_weights
         return summarise(
-            self.space, self.codes, self.log_prob, None if weights is None else np.exp(weights - weights.max())
-        )
+            self.space, self.codes, self.log_prob, None if weights is None else np.exp(weights - weights.max()),
+            {name: self.sample_stats[name] for name in self.kept},
+        )  # fmt: skip
 
     def summary(self) -> Any:
         """Mean, sd, mcse, ess_bulk, ess_tail and r_hat of every coordinate, with the verdict below.
@@ -320,12 +331,22 @@ class Result:
 
     @classmethod
     def load(cls, path: Any) -> "Result":
-        """Reads a result back; `FileFormatError` if the file is damaged or not ours. Runs no code of the file."""
+        """Reads a result back; `FileFormatError` if the file is damaged or not ours. Runs no code of the file.
+
+        Args:
+            path: A file that `save` wrote, or the folder of a checkpoint: draws that are large stay there, and are read
+                as they are asked for.
+        """
+        if Path(path).is_dir():
+            from terrazzo.results.folders import open_folder  # late: it opens results
+
+            return open_folder(path)
         header, arrays, blobs = read_file(path, KIND, VERSION)
         try:
             stored = {name[len(PLAN) :]: arrays.pop(name) for name in [n for n in arrays if n.startswith(PLAN)]}
             theta, groups = checked_arrays(arrays)
-            space = space_from_json(header["space"], num_dims=theta.shape[2])
+            num_dims = None if header["provenance"].get("keep") else theta.shape[2]
+            space = space_from_json(header["space"], num_dims=num_dims)
             check_values(space, theta, arrays)
             evidence, estimates, checks = checked_records(header)
             config, transport = header["transport_config"], None

@@ -1,20 +1,67 @@
-"""One mesh axis over all visible devices: chains and training batches are distributed along it.
+"""One mesh axis over the devices of this process: chains and training batches are distributed along it.
 
 Draws do not depend on how many devices there are: every chain has its own key, and what is pooled over chains is first
 gathered and then reduced in one fixed order. A training batch is split into groups that are distributed in the same
 way; the same number of groups gives the same weights on any number of devices, up to rounding.
 """
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from terrazzo.errors import OptionError
+from terrazzo.errors.arguments import is_integer, shown
+
 AXIS = "chains"
+_chosen: ContextVar[tuple[Any, ...] | None] = ContextVar("terrazzo_devices", default=None)
+
+
+@contextlib.contextmanager
+def use_devices(devices: Any) -> Iterator[None]:
+    """Samples and trains on these devices, inside a `with` block; outside of one, on all that the process sees.
+
+    Draws do not depend on it. It is a context, as `jax.default_device` is, because it says something of the machine
+    and nothing of the run, and because everything that computes takes part in it: `sample`, `fit`, `maximize`.
+
+    Args:
+        devices: How many of the visible devices, or which ones (`jax.devices()[2:4]`).
+
+    >>> import terrazzo as tz, jax.numpy as jnp
+    >>> with tz.use_devices(1):
+    ...     result = tz.sample(lambda t: 1.0 * jnp.sum(t), tz.binary(2), seed=0, draws=10, progress="off")
+    >>> result.num_draws
+    10
+    """
+    visible = jax.local_devices()
+    if is_integer(devices):
+        if not 1 <= int(devices) <= len(visible):
+            raise OptionError("devices", f"must be 1 to {len(visible)} here, got {devices}", "see jax.local_devices()")
+        found = tuple(visible[: int(devices)])
+    else:
+        found = tuple(devices) if isinstance(devices, Sequence | np.ndarray) and not isinstance(devices, str) else ()
+        if not found or any(d not in visible for d in found) or len(set(found)) < len(found):
+            text = f"must be a count, or devices of this process, got {shown(devices)}"
+            raise OptionError("devices", text, "e.g. jax.local_devices()[:2]")
+    token = _chosen.set(found)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def chosen_devices() -> tuple[Any, ...]:
+    """The devices to use: those of `use_devices`, else all of this process."""
+    return _chosen.get() or tuple(jax.local_devices())
 
 
 def make_mesh(num_units: int) -> Mesh:
-    """A mesh over as many visible devices as divide `num_units` (chains, or groups of a batch) evenly."""
-    devices = jax.devices()
+    """A mesh over as many of the devices as divide `num_units` (chains, or groups of a batch) evenly."""
+    devices = chosen_devices()
     count = max(n for n in range(1, len(devices) + 1) if num_units % n == 0)
     return Mesh(np.array(devices[:count]), (AXIS,))
 
@@ -24,7 +71,7 @@ def default_groups() -> int:
 
     CPU "devices" share the same cores, so distributing a batch over them gains nothing: one group there.
     """
-    return 1 if jax.default_backend() == "cpu" else len(jax.devices())
+    return 1 if jax.default_backend() == "cpu" else len(chosen_devices())
 
 
 def distribute(mesh: Mesh, tree):

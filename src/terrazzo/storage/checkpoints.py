@@ -1,15 +1,17 @@
 """Checkpoints: a folder that always holds a consistent prefix of a run.
 
 `setup.tz` holds what warm-up found (parameters, transport); `draws-00000.tz`, `draws-00001.tz`, ... hold the kept
-draws chunk by chunk, each with the states of all chains at its end. Every file is sealed and written atomically, and
-names its run, its place and its draws, so whatever kills a run, the files form a prefix of it, and a run resumed from
-there gives the same draws. A lock keeps every other run out of the folder for as long as one is at work in it.
+draws chunk by chunk, each with the states of its chains at its end (`storage.pieces`); `result.tz` holds what a
+finished run found besides them. Every file is sealed and written atomically, and names its run, its place and its
+draws, so whatever kills a run, the files form a prefix of it, and a run resumed from there gives the same draws. Locks
+keep every other run out of the folder for as long as one is at work in it: one lock for each of its processes.
 """
 
+import contextlib
 import re
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,13 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from terrazzo.errors import ConfigurationError, FileFormatError, OptionError
-from terrazzo.storage.files import jsonable, read_file, write_file
+from terrazzo.spaces import Space
+from terrazzo.storage.files import jsonable, read_file, read_places, space_to_json, write_file
+from terrazzo.storage.pieces import KIND, NAME, Piece, Segment, consistent_pieces, numbered, piece_name, segments
 from terrazzo.storage.setups import Setup
 
-SETUP_KIND, DRAWS_KIND, VERSION = "terrazzo run", "terrazzo draws", 2
-SETUP, LOCK = "setup.tz", ".lock"
-CHUNK_NAME = re.compile(r"draws-(\d{5,})\.tz")
+SETUP_KIND, DRAWS_KIND, VERSION = "terrazzo run", KIND, 2
+SETUP, RESULT, LOCK = "setup.tz", "result.tz", ".lock"
 SHOWN = 60  # letters of a value in a message
 
 
@@ -34,19 +37,22 @@ class Checkpoint:
     Args:
         path: The folder; made if it does not exist.
         fingerprint: What must be the same for a run to continue another, by name.
+        space: The space of the draws, written down for whoever opens the folder.
+        rank: The number of this process among those of the run: the first one opens the folder, the others `join` it.
 
     Attributes:
         error: What ended the writing, if anything did; the run itself goes on.
-        num_chunks: Chunks that are stored.
-        num_draws: Kept draws a chain in them.
+        pieces: The draws that were stored when the folder was looked at.
+        is_only_copy: Whether draws are kept nowhere else: then a file that cannot be written ends the run.
     """
 
     is_lasting = True
 
-    def __init__(self, path: Any, fingerprint: Mapping[str, Any]):
+    def __init__(self, path: Any, fingerprint: Mapping[str, Any], *, space: Space | None = None, rank: int = 0):
         self.folder = Path(path)
         self.fingerprint = {"format": VERSION, **jsonable(fingerprint)}
-        self.num_chunks, self.num_draws = 0, 0
+        self.pieces: list[Piece] = []
+        self._next, self._space, self.is_only_copy = 0, space, False
         self.error: Exception | None = None
         self._run = secrets.token_hex(16)
         if self.folder.exists() and not self.folder.is_dir():
@@ -58,13 +64,22 @@ class Checkpoint:
         others = [p.name for p in self.folder.iterdir() if not p.name.startswith(".") and not _is_ours(p.name)]
         if others:
             raise OptionError("checkpoint", f"{str(path)!r} holds other files ({others[0]})", "give an empty folder")
-        self._lock = FileLock(self.folder / LOCK)
+        self._lock = FileLock(self.folder / (LOCK if rank == 0 else f"{LOCK}-{rank}"))
+        if rank == 0:
+            self._acquire()
+
+    def _acquire(self) -> None:
+        """Takes the lock of this process; the first one also sees to it that nobody else is at work."""
+        is_first = Path(self._lock.lock_file).name == LOCK
         try:
             self._lock.acquire(timeout=0)
+            for path in self.folder.glob(f"{LOCK}-*") if is_first else ():  # a first process may have died alone
+                with FileLock(path).acquire(timeout=0):
+                    pass
         except Timeout:
-            raise ConfigurationError(
-                "checkpoint", f"{str(path)!r} is in use by another run", "wait until it ends, or use another folder"
-            ) from None
+            self._lock.release()
+            text = f"{str(self.folder)!r} is in use by another run"
+            raise ConfigurationError("checkpoint", text, "wait until it ends, or use another folder") from None
         except (OSError, NotImplementedError) as error:  # no place to write, or a file system without locks
             self._fail(LOCK, error)
 
@@ -84,7 +99,7 @@ class Checkpoint:
         """The stored warm-up, or None in a fresh folder; an error if the folder belongs to another run."""
         path = self.folder / SETUP
         if not path.exists():
-            if self._chunks():
+            if numbered(self.folder):
                 raise ConfigurationError(
                     "checkpoint", f"{str(self.folder)!r} holds draws but no {SETUP}", "use an empty folder"
                 )
@@ -117,70 +132,84 @@ class Checkpoint:
 
     def save_setup(self, setup: Setup) -> None:
         header, arrays, blobs = setup.to_parts()
-        self._write(SETUP, SETUP_KIND, {"fingerprint": self.fingerprint, "run": self._run, **header}, arrays, blobs)
+        space = None if self._space is None else space_to_json(self._space)
+        own = {"fingerprint": self.fingerprint, "run": self._run, "space": space}
+        self._write(SETUP, SETUP_KIND, {**own, **header}, arrays, blobs)
 
     # ---- the draws
 
-    def load_draws(self) -> tuple[list[dict[str, np.ndarray]], list[np.ndarray] | None]:
-        """All stored chunks in order, and the states' leaves after the last.
+    def find_pieces(self, num_chains: int | None = None) -> list[Piece]:
+        """The stored draws, as pieces that follow one another.
 
         What follows a gap, a damaged file or one that is not in its place is deleted: it will be drawn again, the same,
         and must not come after draws that it does not follow.
         """
-        chunks: list[dict[str, np.ndarray]] = []
-        states, self.num_draws = None, 0
-        while (path := self.folder / f"draws-{len(chunks):05d}.tz").exists():
-            try:
-                header, arrays, _ = read_file(path, DRAWS_KIND, VERSION)
-                rows, leaves = self._checked_chunk(path, len(chunks), header, arrays)
-            except FileFormatError:
-                break
-            states = leaves
-            chunks.append(rows)
-            self.num_draws += int(header["count"])
-        self.num_chunks = len(chunks)
-        self._drop(self.num_chunks)
-        return chunks, states
-
-    def _checked_chunk(
-        self, path: Path, index: int, header: Any, arrays: dict[str, np.ndarray]
-    ) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
-        """The rows and states of a chunk that is in its place."""
-        if header.get("run") != self._run:
-            raise ConfigurationError(
-                "checkpoint", f"{str(path)!r} belongs to another run", "remove the file, or use another folder"
-            )
-        rows = {name[5:]: a for name, a in arrays.items() if name.startswith("rows/")}
-        num_states = sum(name.startswith("states/") for name in arrays)
-        count = header.get("count")
-        is_placed = header.get("index") == index and header.get("first") == self.num_draws
-        is_whole = {"theta", "log_prob", "num_evaluations"} <= rows.keys() and isinstance(count, int) and count > 0
-        if not is_placed or not is_whole or any(a.shape[:1] != (count,) for a in rows.values()):
-            raise FileFormatError(str(path), "is not in its place", "leave the folder as it was written")
-        return rows, [arrays[f"states/{i}"] for i in range(num_states)]
-
-    def _chunks(self) -> list[int]:
-        found = (CHUNK_NAME.fullmatch(p.name) for p in self.folder.iterdir())
-        return sorted(int(match[1]) for match in found if match)
-
-    def _drop(self, first: int) -> None:
-        """Deletes the chunks from `first` on."""
-        for index in self._chunks():
-            if index >= first:
-                name = f"draws-{index:05d}.tz"
+        self.pieces = consistent_pieces(self.folder, self._run, num_chains)
+        used = {piece.path.name for piece in self.pieces}
+        for _, name in numbered(self.folder):
+            if name not in used:
                 try:
                     (self.folder / name).unlink(missing_ok=True)
                 except OSError as error:
                     self._fail(name, error)
-                    return
+                    break
+        self._next = 1 + max((piece.number for piece in self.pieces), default=-1)
+        return self.pieces
 
-    def save_draws(self, rows: Mapping[str, np.ndarray], states: list[np.ndarray]) -> None:
-        arrays = {f"rows/{k}": v for k, v in rows.items()} | {f"states/{i}": v for i, v in enumerate(states)}
-        count = len(rows["log_prob"])
-        header = {"run": self._run, "index": self.num_chunks, "first": self.num_draws, "count": count}
-        self._write(f"draws-{self.num_chunks:05d}.tz", DRAWS_KIND, header, arrays, {})
-        self.num_chunks += 1
-        self.num_draws += count
+    def segments(self, part: range) -> list[Segment]:
+        """Where the chains of a part stand, in the order of the chains."""
+        return segments(self.pieces, part)
+
+    def stored_rows(self, part: range) -> Iterator[tuple[range, int, dict[str, np.ndarray]]]:
+        """Chains, number of the first draw and rows of what is stored of a part, piece by piece."""
+        for piece in self.pieces:
+            chains = range(max(piece.chains.start, part.start), min(piece.chains.stop, part.stop))
+            if chains:
+                columns = slice(chains.start - piece.chains.start, chains.stop - piece.chains.start)
+                with open(piece.path, "rb") as stream:
+                    rows = {name: p.read(stream, 0, piece.length)[:, columns] for name, p in piece.rows.items()}
+                yield chains, piece.first, rows
+
+    def save_draws(
+        self, rows: Mapping[str, np.ndarray], states: list[np.ndarray], *, first: int, chains: range | None = None
+    ) -> None:
+        """Stores a chunk: rows (draw, chain, ...) from draw number `first` on, of some chains or of all (None)."""
+        given = {f"rows/{k}": v for k, v in rows.items()} | {f"states/{i}": v for i, v in enumerate(states)}
+        arrays = {name: np.ascontiguousarray(array) for name, array in given.items()}
+        header = {"run": self._run, "index": self._next, "first": first, "count": len(rows["log_prob"])}
+        if chains is not None:
+            header["first_chain"] = chains.start
+        name = piece_name(self._next, None if chains is None else chains.start)
+        self._write(name, DRAWS_KIND, header, arrays, {})
+        self._next += 1
+
+    # ---- the result
+
+    def forget_result(self) -> None:
+        """Deletes what an earlier run made of fewer draws: the run goes on."""
+        with contextlib.suppress(OSError):
+            (self.folder / RESULT).unlink(missing_ok=True)
+
+    def save_result(self, save: Callable[[Path], Any]) -> None:
+        """Stores what a run found besides its draws."""
+        if self.error is None:
+            try:
+                save(self.folder / RESULT)
+            except (OSError, OptionError) as error:
+                self._fail(RESULT, error)
+
+    # ---- several processes
+
+    def described(self) -> dict[str, Any]:
+        """What the other processes of a run must know of its folder."""
+        return {"run": self._run, "next": self._next}
+
+    def join(self, described: Mapping[str, Any], num_chains: int) -> None:
+        """Goes on in the folder that the first process of this run has opened and described."""
+        self._acquire()
+        self._run = str(described["run"])
+        self.pieces = consistent_pieces(self.folder, self._run, num_chains)
+        self._next = int(described["next"])
 
     # ---- the disk
 
@@ -191,6 +220,11 @@ class Checkpoint:
         try:
             write_file(self.folder / name, kind, VERSION, header=header, arrays=arrays, blobs=blobs)
         except (OSError, OptionError) as error:  # the folder itself may be gone
+            if self.is_only_copy:
+                raise ConfigurationError(
+                    "checkpoint", f"{str(self.folder / name)!r} cannot be written ({error})",
+                    "make room and run again: what is stored is continued",
+                ) from None  # fmt: skip
             self._fail(name, error)
 
     def _fail(self, name: str, error: Exception) -> None:
@@ -203,8 +237,20 @@ class Checkpoint:
         )
 
 
+def read_run(folder: Path) -> tuple[str, Any, int]:
+    """The run that a folder belongs to, its space as JSON, and its number of chains."""
+    path = folder / SETUP
+    if not path.exists():
+        raise FileFormatError(str(folder), f"holds no {SETUP}", "give the folder of a checkpoint")
+    header, _ = read_places(path, SETUP_KIND, VERSION)
+    try:
+        return str(header["run"]), header["space"], int(header["fingerprint"]["chains"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(str(path), f"lacks what a run needs ({error})", "use another folder") from None
+
+
 def _is_ours(name: str) -> bool:
-    return name == SETUP or CHUNK_NAME.fullmatch(name) is not None
+    return name in (SETUP, RESULT) or NAME.fullmatch(name) is not None
 
 
 def _difference(name: str, stored: Any, ours: Any) -> str:

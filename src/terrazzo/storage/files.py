@@ -137,10 +137,15 @@ def read_file(path: Any, kind: str, version: int) -> Contents:
         kind: What it must be.
         version: The newest version the caller understands.
     """
+    return _reading(path, kind, version, _read)
+
+
+def _reading(path: Any, kind: str, version: int, reader: Any) -> Any:
+    """What `reader` makes of a file; whatever is wrong with it is a `FileFormatError`."""
     name = str(path)
     try:
         with open(path, "rb") as stream:
-            return _read(stream, name, kind, version)
+            return reader(stream, name, kind, version)
     except FileFormatError:
         raise
     except OSError as error:
@@ -151,6 +156,22 @@ def read_file(path: Any, kind: str, version: int) -> Contents:
 
 
 def _read(stream: Any, name: str, kind: str, version: int) -> Contents:
+    arrays, blobs = {}, {}
+    archive, header, limit = _opened(stream, name, kind, version)
+    with archive:
+        for info in archive.infolist():
+            folder, _, rest = info.filename.partition("/")
+            if folder == "arrays":
+                arrays[rest[:-4]] = _read_array(archive, info, limit)
+            elif folder == "blobs":
+                blobs[rest] = archive.read(info)
+            elif info.filename != HEADER:
+                raise ValueError(f"a member is called {info.filename!r}")
+    return Contents(header, arrays, blobs)
+
+
+def _opened(stream: Any, name: str, kind: str, version: int) -> tuple[zipfile.ZipFile, dict[str, Any], int]:
+    """The archive of a sealed file whose seal, kind and members are right, its header, and what it may unfold to."""
     length = stream.seek(0, os.SEEK_END)
     end = length - SEAL_LENGTH
     stream.seek(0)
@@ -162,32 +183,70 @@ def _read(stream: Any, name: str, kind: str, version: int) -> Contents:
     stream.seek(0)
     if _digest(stream, end).encode() != seal:
         raise FileFormatError(name, "is damaged: its checksum does not match", "restore it from a copy")
-    arrays, blobs = {}, {}
-    with zipfile.ZipFile(stream) as archive:
-        limit = _checked_members(archive, length)
-        text = archive.read(HEADER)
-        header = json.loads(text)
-        if not isinstance(header, dict) or not isinstance(header.get("header"), dict):
-            raise ValueError("its header is no record")
-        if header["kind"] != kind:
-            other = str(header["kind"])[:60]
-            raise FileFormatError(name, f"holds a {other}, not a {kind}", "load it with its own loader")
-        if isinstance(header["version"], bool) or not isinstance(header["version"], int) or header["version"] < 1:
-            raise ValueError("its version is no number")
-        if header["version"] > version:
-            raise FileFormatError(name, f"has version {header['version']}", "update terrazzo")
-        found = {info.filename: [info.file_size, info.CRC] for info in archive.infolist() if info.filename != HEADER}
-        if header.get("members", found) != found:  # files before version 0.2 do not list them
-            raise ValueError("its members are not those that its header lists")
-        for info in archive.infolist():
-            folder, _, rest = info.filename.partition("/")
-            if folder == "arrays":
-                arrays[rest[:-4]] = _read_array(archive, info, limit)
-            elif folder == "blobs":
-                blobs[rest] = archive.read(info)
-            elif info.filename != HEADER:
-                raise ValueError(f"a member is called {info.filename!r}")
-    return Contents(header["header"], arrays, blobs)
+    archive = zipfile.ZipFile(stream)
+    limit = _checked_members(archive, length)
+    header = json.loads(archive.read(HEADER))
+    if not isinstance(header, dict) or not isinstance(header.get("header"), dict):
+        raise ValueError("its header is no record")
+    if header["kind"] != kind:
+        other = str(header["kind"])[:60]
+        raise FileFormatError(name, f"holds a {other}, not a {kind}", "load it with its own loader")
+    if isinstance(header["version"], bool) or not isinstance(header["version"], int) or header["version"] < 1:
+        raise ValueError("its version is no number")
+    if header["version"] > version:
+        raise FileFormatError(name, f"has version {header['version']}", "update terrazzo")
+    found = {info.filename: [info.file_size, info.CRC] for info in archive.infolist() if info.filename != HEADER}
+    if header.get("members", found) != found:  # files before version 0.2 do not list them
+        raise ValueError("its members are not those that its header lists")
+    return archive, header["header"], limit
+
+
+class Place(NamedTuple):
+    """Where an array lies in a file: it can be read from there in part.
+
+    Attributes:
+        offset: Bytes before its first element.
+        shape: Its shape.
+        dtype: The type of its elements.
+    """
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def read(self, stream: Any, first: int, count: int) -> np.ndarray:
+        """`count` entries along the first axis, from number `first` on, of an open file."""
+        each = math.prod(self.shape[1:])
+        stream.seek(self.offset + first * each * self.dtype.itemsize)
+        data = stream.read(count * each * self.dtype.itemsize)
+        return np.frombuffer(data, self.dtype).reshape(count, *self.shape[1:])
+
+
+def read_places(path: Any, kind: str, version: int) -> tuple[dict[str, Any], dict[str, Place]]:
+    """The header of a sealed file, and where its arrays lie, none of which is read into memory.
+
+    The seal is checked over the whole file, as `read_file` does.
+    """
+
+    def places(stream: Any, name: str, kind: str, version: int) -> tuple[dict[str, Any], dict[str, Place]]:
+        archive, header, limit = _opened(stream, name, kind, version)
+        with archive:
+            members = [info for info in archive.infolist() if info.filename.startswith("arrays/")]
+            return header, {info.filename[7:-4]: _place(stream, archive, info, limit) for info in members}
+
+    return _reading(path, kind, version, places)
+
+
+def _place(stream: Any, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> Place:
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{info.filename!r} is deflated")
+    shape, is_fortran, dtype, start = _described_array(archive, info, limit)
+    if is_fortran and len(shape) > 1:
+        raise ValueError(f"{info.filename!r} is stored by columns")
+    stream.seek(info.header_offset + 26)  # the lengths of name and extra field in the member's own header
+    lengths = stream.read(4)
+    begin = info.header_offset + 30 + int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+    return Place(begin + start, shape, dtype)
 
 
 def read_arrays(stream: Any, length: int) -> dict[str, np.ndarray]:
@@ -237,11 +296,13 @@ def _checked_members(archive: zipfile.ZipFile, length: int) -> int:
     return limit
 
 
-def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> np.ndarray:
-    """One array, if what its own header says of it agrees with the bytes that are there."""
+def _described_array(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int
+) -> tuple[tuple[int, ...], bool, np.dtype, int]:
+    """Shape, order, type and first byte of an array, if what its own header says of it agrees with what is there."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     with archive.open(info) as file:
-        shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
+        shape, is_fortran, dtype = readers[np.lib.format.read_magic(file)](file)
         start = file.tell()
     if dtype.kind not in KINDS or not dtype.itemsize or not dtype.isnative or not all(n >= 0 for n in shape):
         raise ValueError(f"{info.filename!r} holds {str(dtype)[:40]} of shape {str(shape)[:60]}")
@@ -249,6 +310,12 @@ def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> 
         raise ValueError(f"{info.filename!r} has not the size that its shape says")
     if math.prod(n for n in shape if n) > limit:  # no element at all, and yet an axis that others would walk along
         raise ValueError(f"{info.filename!r} has shape {str(shape)[:60]}")
+    return shape, is_fortran, dtype, start
+
+
+def _read_array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> np.ndarray:
+    """One array."""
+    _described_array(archive, info, limit)
     with archive.open(info) as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
         if file.read(1):  # reading to the end also compares the member's own checksum

@@ -1,10 +1,11 @@
 """A run held in memory as a checkpoint holds it on disk: what `Result.extend` goes on from."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from terrazzo.storage.pieces import Segment
 from terrazzo.storage.setups import Setup
 
 
@@ -25,10 +26,16 @@ class Memory:
         """Keeps what warm-up left."""
         self.setup = setup
 
-    def load_draws(self) -> tuple[list[Mapping[str, np.ndarray]], Any]:
-        """The draws so far as one chunk, (draw, chain, ...), and the states after them."""
-        return ([] if self.rows is None else [self.rows]), self.leaves
+    def segments(self, part: range) -> list[Segment]:
+        """Where the chains stand: all at one place."""
+        done, leaves = (0, None) if self.rows is None else (len(self.rows["log_prob"]), self.leaves)
+        return [Segment(part, done, leaves)]
 
-    def save_draws(self, rows: Mapping[str, np.ndarray], leaves: Any) -> None:
+    def stored_rows(self, part: range) -> Iterator[tuple[range, int, Mapping[str, np.ndarray]]]:
+        """The draws so far as one piece, (draw, chain, ...)."""
+        if self.rows is not None:
+            yield part, 0, self.rows
+
+    def save_draws(self, rows: Mapping[str, np.ndarray], leaves: Any, **_: Any) -> None:
         """Keeps the states; the draws are in the result."""
         self.leaves = leaves

@@ -18,7 +18,7 @@ from terrazzo.runtime.compilation import jit
 from terrazzo.targets.target import Target
 
 BATCH = 4096
-NUM_TRIES = 64
+NUM_TRIES, MOST_TRIED = 64, 2**22  # configurations, and coordinates of all of them: a million sites are tried 4 times
 
 
 @jit
@@ -52,7 +52,7 @@ def tolerance(values: np.ndarray) -> float:
 def random_pair(target: Target, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """A configuration of positive probability (if one is found) and another value for each of its sites."""
     sizes = target.space.sizes
-    points = rng.integers(0, sizes, (NUM_TRIES, len(sizes)))
+    points = rng.integers(0, sizes, (max(1, min(NUM_TRIES, MOST_TRIED // len(sizes))), len(sizes)))
     theta = points[np.isfinite(evaluate(target, points)).argmax()]
     return theta, other_values(target, theta, rng)
 

@@ -12,7 +12,7 @@ A verdict has one of four grades:
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -136,13 +136,13 @@ def chain_checks(
     *,
     num_chains: int,
     num_constant: int,
-    acceptance_rate: np.ndarray | None,
+    acceptance_rate: Any,
     evidence: LogZ | None,
     is_complete: bool,
     num_draws: int,
     num_asked: int,
     is_explored: bool,
-    log_weights: np.ndarray | None = None,
+    log_weights: Any = None,
 ) -> list[Check]:
     """The checks that need only what a result holds.
 

@@ -2,17 +2,20 @@
 
 import html
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from terrazzo.diagnostics import ChainStatistics, describe
+from terrazzo.errors.arguments import available_memory
 from terrazzo.spaces import Space, Variable
 
 COLUMNS = ("mean", "sd", "mcse", "ess_bulk", "ess_tail", "r_hat")
 MAX_CATEGORIES = 20  # of an unordered coordinate, the most probable ones are listed
 MAX_PRINTED_ROWS = 60
+BLOCK_BYTES, BLOCK_SHARE = 2**25, 0.125  # at least, and of the memory left: draws on disk that are described at a time
 
 
 class SummaryRow(NamedTuple):
@@ -163,24 +166,55 @@ def _category_rows(
     return rows
 
 
+def _value_rows(name: str, values: np.ndarray, weights: np.ndarray | None) -> tuple[list[SummaryRow], int]:
+    """The rows of values (chain, draw, ...), one for each element, and how many never changed."""
+    s, places = describe(values, weights), list(np.ndindex(values.shape[2:]))
+    text = lambda place: name + (f"[{', '.join(map(str, place))}]" if place else "")
+    rows = [_row(text(place), ChainStatistics(*(np.asarray(column)[place] for column in s))) for place in places]
+    return rows, int(np.sum(s.is_constant))
+
+
+def _blocks(theta: Any, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Coordinates that are described together: all, or, where draws lie on disk, as many as are read at a time."""
+    if isinstance(theta, np.ndarray):
+        yield start, stop
+        return
+    room = int(max(BLOCK_BYTES, BLOCK_SHARE * available_memory()))
+    width = max(1, room // (theta.shape[0] * theta.shape[1] * theta.itemsize))
+    for first in range(start, stop, width):
+        yield first, min(first + width, stop)
+
+
 def summarise(
-    space: Space, theta: np.ndarray, log_prob: np.ndarray | None = None, weights: np.ndarray | None = None
+    space: Space,
+    theta: Any,
+    log_prob: Any = None,
+    weights: np.ndarray | None = None,
+    values: Mapping[str, Any] | None = None,
 ) -> Summary:
-    """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category."""
+    """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category.
+
+    Values that were kept in place of configurations count as coordinates.
+    """
     if 0 in theta.shape[:2]:
         return Summary((), 0, space.num_dims, ("no draws",))
     names = space.coordinate_names()
     rows: list[SummaryRow] = []
     notes: list[str] = []
     start, num_constant = 0, 0
-    for _, variable in space.variables:
+    num_dims = theta.shape[2]
+    for name, kept in (values or {}).items():
+        some, added = _value_rows(name, np.asarray(kept), weights)
+        rows, num_constant, num_dims = rows + some, num_constant + added, num_dims + len(some)
+    for _, variable in space.variables if theta.shape[2] else ():
         stop = start + variable.num_elements
         if variable.is_ordered:
-            s = describe(theta[:, :, start:stop], weights)
-            num_constant += int(s.is_constant.sum())
-            for i, name in enumerate(names[start:stop]):
-                row = _row(name, ChainStatistics(*(column[i] for column in s)))
-                rows.append(row._replace(mean=row.mean + variable.low))
+            for first, last in _blocks(theta, start, stop):
+                s = describe(theta[:, :, first:last], weights)
+                num_constant += int(s.is_constant.sum())
+                for i, name in enumerate(names[first:last]):
+                    row = _row(name, ChainStatistics(*(column[i] for column in s)))
+                    rows.append(row._replace(mean=row.mean + variable.low))
         else:
             for i, name in enumerate(names[start:stop], start):
                 block = _category_rows(name, variable, theta[:, :, i], weights, notes)
@@ -189,4 +223,4 @@ def summarise(
         start = stop
     if log_prob is not None:
         rows.append(_row("log_prob", describe(log_prob, weights)))
-    return Summary(tuple(rows), num_constant, space.num_dims, tuple(notes))
+    return Summary(tuple(rows), num_constant, num_dims, tuple(notes))

@@ -99,7 +99,7 @@ class SamplerSpec:
     program: Callable[..., "Drawn"] | None = None
 
     def __call__(self, **options: Any) -> "BoundSampler":
-        """This sampler with options; those of a run (`exploration`, `transport`, `training`, `keep_latent`) too.
+        """This sampler with options; those of a run (`exploration`, `keep`, `transport`, ...) too.
 
         >>> import terrazzo as tz
         >>> tz.samplers.gibbs(num_updates=4)
@@ -126,7 +126,7 @@ class SamplerSpec:
         if self.program is not None:
             return ()
         learned = ("transport", "training") if "transport" in self.needs else ()
-        return ("exploration", *learned, *(("keep_latent",) if self.has_latent else ()))
+        return ("exploration", "keep", *learned, *(("keep_latent",) if self.has_latent else ()))
 
     def __repr__(self) -> str:
         return f"samplers.{self.name}"
@@ -143,6 +143,8 @@ class BoundSampler:
         transport: A recipe such as `tz.autoregressive(width=128)`, its name, or a transport.
         training: How to train it (`tz.Training`); False uses it as it is.
         keep_latent: Whether to keep the latent draws.
+        keep: A function of a configuration: its values are kept in place of the configurations, for these that are too
+            large to keep. It returns an array, or arrays by name.
     """
 
     spec: SamplerSpec
@@ -151,6 +153,7 @@ class BoundSampler:
     transport: Any = None
     training: Any = None
     keep_latent: bool = False
+    keep: Any = None
 
     def __repr__(self) -> str:
         run = {name: getattr(self, name) for name in self.spec.run_options}

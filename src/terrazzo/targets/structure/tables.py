@@ -143,27 +143,54 @@ def _coloured_tables(
     colours = graph.colours
     largest = np.zeros(graph.num_colours, np.int64)
     np.maximum.at(largest, colours, sizes)
-    sites_of = [tuple(scopes.indices[a:b]) for a, b in zip(scopes.indptr, scopes.indptr[1:], strict=False)]
-    sets = [tuple(sorted(colours[list(sites)].tolist())) for sites in sites_of]
-    chosen = _covering(set(sets))
+    groups = _alike(scopes, colours, sizes)
+    chosen = _covering({tuple(sorted(group.colours)) for group in groups})
     distinct = sorted(set(chosen.values()))
     num_each = [int(np.prod(largest[list(c)])) for c in distinct]
     if sum(num_each) * part.num_terms > MAX_ENTRIES or sum(num_each) * len(sizes) > MAX_ENTRIES:
         return None
     first = dict(zip(distinct, np.cumsum([0] + num_each).tolist(), strict=False))
     values = _evaluated(part, _configurations(distinct, largest, colours, sizes), allowance)
-    groups: dict[tuple, list[int]] = {}
-    for t, (sites, c) in enumerate(zip(sites_of, sets, strict=True)):
-        groups.setdefault(
-            (chosen[c], tuple(colours[list(sites)].tolist()), tuple(sizes[list(sites)].tolist())), []
-        ).append(t)
     out = []
-    for (c, own, shape), numbers in groups.items():
+    for group in groups:
+        own, shape, c = group.colours, group.shape, chosen[tuple(sorted(group.colours))]
         strides = dict(zip(c, np.cumprod([1, *largest[list(c)][:0:-1]])[::-1].tolist(), strict=True))
         rows = first[c] + sum(np.arange(k).reshape(_axis(a, len(own))) * strides[own[a]] for a, k in enumerate(shape))
-        tables = np.moveaxis(values[np.broadcast_to(rows, shape)][..., numbers], -1, 0)
-        out.append((np.asarray([sites_of[t] for t in numbers], int).reshape(len(numbers), -1), tables))
+        tables = np.moveaxis(values[np.broadcast_to(rows, shape)][..., group.numbers], -1, 0)
+        out.append((group.sites, tables))
     return out
+
+
+class _Group(NamedTuple):
+    """Terms whose sites have the same colours and sizes: their numbers, their sites, and these."""
+
+    numbers: np.ndarray
+    sites: np.ndarray
+    colours: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def _alike(scopes: sp.csr_matrix, colours: np.ndarray, sizes: np.ndarray) -> list[_Group]:
+    """All terms in groups, in the order of their first terms; by arrays, since there may be millions of terms."""
+    lengths, out = np.diff(scopes.indptr), []
+    for arity in np.unique(lengths):
+        numbers = np.flatnonzero(lengths == arity)
+        sites = scopes.indices[scopes.indptr[numbers][:, None] + np.arange(arity)].astype(int)
+        keys = np.concatenate([colours[sites], sizes[sites]], axis=1).astype(np.int64)
+        for back, key in _distinct_rows(keys):
+            own, shape = tuple(key[:arity].tolist()), tuple(key[arity:].tolist())
+            out.append(_Group(numbers[back], sites[back], own, shape))
+    return sorted(out, key=lambda group: int(group.numbers[0]))
+
+
+def _distinct_rows(keys: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The places of each distinct row of integers, in order, and the row."""
+    codes = np.zeros(len(keys), np.int64)
+    for column in keys.T:  # one column after the other, so that codes stay small
+        _, codes = np.unique(codes * (int(column.max(initial=0)) + 1) + column, return_inverse=True)
+    order = np.argsort(codes, kind="stable")
+    ends = np.flatnonzero(np.diff(codes[order])) + 1
+    return [(places, keys[places[0]]) for places in np.split(order, ends)]
 
 
 def _axis(a: int, num_axes: int) -> list[int]:

@@ -1,0 +1,232 @@
+"""How costs grow, and what a second process brings.
+
+python benchmarks/scaling.py slopes --out scaling.json     # over d, K, chains and draws; fitted slopes and a picture
+python benchmarks/scaling.py slopes --largest 100000       # smaller sizes
+python benchmarks/scaling.py million                       # d = 10^6 spins from a plain function: reading, sweeps
+python benchmarks/scaling.py processes                     # 2 processes pinned to a core each, against 1 on one core
+python benchmarks/scaling.py memory                        # 10^8 kept values: the peak of memory
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import terrazzo as tz
+from terrazzo.engine.kernels import Problem
+from terrazzo.engine.loop import Chains
+from terrazzo.runtime import devices
+from terrazzo.runtime.compilation import enable_compilation_cache
+from terrazzo.runtime.launching import launch
+from terrazzo.samplers import REGISTRY
+
+COUPLING = 0.3
+SECONDS = 1.0  # of each timing
+
+
+def lattice(num_sites, num_values=2):
+    """Neighbours on a torus like to be equal; a plain function, as a user writes it."""
+    side = round(num_sites**0.5)
+
+    def log_prob(theta):
+        x = theta.reshape(side, side) * (2.0 / (num_values - 1)) - 1.0
+        return COUPLING * jnp.sum(x * (jnp.roll(x, 1, 0) + jnp.roll(x, 1, 1)))
+
+    return tz.Target(
+        log_prob, tz.binary(side * side) if num_values == 2 else tz.integers(0, num_values - 1, side * side)
+    )
+
+
+def peak_gib():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def seconds_a_step(target, sampler, num_chains, *, aim=SECONDS):
+    """Seconds of one step of all chains, in a loop of about a second; and of the reading."""
+    spec, tick = REGISTRY[sampler], time.perf_counter()
+    options = {} if spec.prepare is None else spec.prepare(target)
+    read = time.perf_counter() - tick
+    chains = Chains(devices.make_mesh(num_chains), spec, Problem(target, None, options, _nothing), 1)
+    key = jax.random.key(0)
+    states = chains.start(key, np.zeros((num_chains, target.space.num_dims), np.int32))
+    count, seconds = 1, 0.0
+    states, *_ = jax.block_until_ready(chains.draw(key, states, 0, 1, 1))
+    while seconds < aim / 2 and count < 10**6:
+        tick = time.perf_counter()
+        states, *_ = jax.block_until_ready(chains.draw(key, states, 0, 1, count))
+        seconds = time.perf_counter() - tick
+        steps, count = count, max(2 * count, min(64 * count, int(count * aim / max(seconds, 1e-6))))
+    return seconds / steps, read
+
+
+def _nothing(theta):
+    return {}
+
+
+def slope(sizes, costs):
+    """The slope of log cost over log size, over the upper half of the sizes: there no overhead hides it."""
+    half = len(sizes) // 2
+    return float(np.polyfit(np.log(sizes[half:]), np.log(costs[half:]), 1)[0])
+
+
+def slopes(options):
+    """Cost of a sweep over d, of a step over K, of a step over chains, and of a run over draws."""
+    found = {}
+
+    def measure(name, sizes, cost):
+        costs = [cost(size) for size in sizes]
+        found[name] = {"sizes": list(sizes), "seconds": costs, "slope": slope(sizes, costs)}
+        print(
+            f"{name}: slope {found[name]['slope']:.2f}", [f"{s}: {c:.3g} s" for s, c in zip(sizes, costs, strict=True)]
+        )
+
+    sides = [s for s in (3, 10, 32, 100, 316, 1000) if s * s <= options.largest]
+    measure("d (a sweep of one chain)", [s * s for s in sides],
+            lambda d: seconds_a_step(lattice(d), "coloured_gibbs", 1)[0])  # fmt: skip
+    values = [k for k in (2, 8, 64, 512, 4096, 65536) if k <= options.largest]
+    measure("K (slice sampling of a site, 64 sites, 8 chains)", values,
+            lambda k: seconds_a_step(lattice(64, k), "slice_gibbs", 8)[0])  # fmt: skip
+    measure("K (Gibbs of a site, 64 sites, 8 chains)", [k for k in values if k <= 4096],
+            lambda k: seconds_a_step(lattice(64, k), "gibbs", 8)[0])  # fmt: skip
+    chains = [c for c in (1, 8, 64, 512, 4096, 16384) if c <= options.largest]
+    measure("chains (a sweep of 256 sites)", chains,
+            lambda c: seconds_a_step(lattice(256), "coloured_gibbs", c)[0])  # fmt: skip
+
+    def run_of(draws):
+        tick = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            tz.sample(lattice(256), seed=0, sampler="coloured_gibbs", chains=8, draws=draws, warmup=10, progress="off",
+                      checkpoint=f"{folder}/run")  # fmt: skip
+        return time.perf_counter() - tick
+
+    measure("draws (a run with a checkpoint, 8 chains, 256 sites)", [1000, 4000, 16000, 64000], run_of)
+    record = {
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "cores": os.cpu_count(),
+        "found": found,
+    }
+    if options.out:
+        with open(options.out, "w", encoding="utf-8") as stream:
+            json.dump(record, stream, indent=1)
+        picture(found, options.out.removesuffix(".json") + ".png")
+
+
+def picture(found, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(found), figsize=(3.2 * len(found), 3.2), layout="constrained")
+    for ax, (name, each) in zip(axes, found.items(), strict=True):
+        ax.loglog(each["sizes"], each["seconds"], "o-")
+        ax.set_title(f"{name}\nslope {each['slope']:.2f}", fontsize=7)
+        ax.set_ylabel("seconds")
+    figure.savefig(path, dpi=120)
+
+
+def million(options):
+    """d = 10^6 spins of a plain function."""
+    tick = time.perf_counter()
+    target = lattice(10**6)
+    built = time.perf_counter() - tick
+    cost, read = seconds_a_step(target, options.sampler, options.chains)
+    print(json.dumps({
+        "sites": target.space.num_dims, "chains": options.chains, "sampler": options.sampler,
+        "device": jax.devices()[0].device_kind, "target_s": round(built, 1), "reading_s": round(read, 1),
+        "sweeps_a_second_of_all_chains": round(options.chains / cost, 1), "peak_gib": round(peak_gib(), 2),
+    }))  # fmt: skip
+
+
+WORK = """
+    import os, sys, time
+    import jax.numpy as jnp
+    import terrazzo as tz
+
+    def log_prob(theta):
+        x = 2.0 * theta.reshape(64, 64) - 1.0
+        return 0.3 * jnp.sum(x * (jnp.roll(x, 1, 0) + jnp.roll(x, 1, 1)))
+
+    keep = lambda theta: {"up": theta.mean()}
+    result = tz.sample(log_prob, tz.binary(4096), seed=0, chains=16, draws=int(sys.argv[1]), warmup=10, thin=10,
+                       sampler=tz.samplers.coloured_gibbs(keep=keep), checkpoint=sys.argv[2], progress="off")
+    if os.environ.get("TERRAZZO_PROCESS_ID", "0") == "0":
+        print(result.provenance["seconds"]["sampling"], flush=True)
+"""
+
+
+def processes(options):
+    """Draws a second of two processes, pinned to a core each, over those of one process on one core."""
+    rates = {}
+    cores = sorted(os.sched_getaffinity(0))
+    for repeat in range(options.repeats):
+        for count in (1, 2):
+            os.sched_setaffinity(0, cores[:count])
+            with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
+                saved = os.dup(1)
+                os.dup2(output.fileno(), 1)
+                try:
+                    command = [sys.executable, "-c", textwrap.dedent(WORK), str(options.draws), f"{folder}/run"]
+                    status = launch(command, count, is_pinned=True, errors=lambda line: print(line, file=sys.stderr))
+                finally:
+                    os.dup2(saved, 1)
+                    os.close(saved)
+                output.seek(0)
+                assert status == 0
+                rates.setdefault(count, []).append(options.draws / float(output.read().split()[-1]))
+            os.sched_setaffinity(0, cores)
+        print(
+            json.dumps(
+                {"repeat": repeat, "one": rates[1][-1], "two": rates[2][-1], "ratio": rates[2][-1] / rates[1][-1]}
+            )
+        )
+
+
+MEMORY = """
+    import resource, sys, time
+    import jax.numpy as jnp
+    import terrazzo as tz
+    start, tick = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, time.perf_counter()
+    d, draws = 1000, int(sys.argv[1]) // 8000
+    log_prob = lambda t: 0.2 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0))
+    result = tz.sample(log_prob, tz.binary(d), seed=0, chains=8, draws=draws, warmup=5, sampler="coloured_gibbs",
+                       checkpoint=sys.argv[2], progress="off")
+    verdict, peak = str(result.verdict), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{result.codes.size:.3g} values on disk: {type(result.codes).__name__}; peak {peak:.2f} GiB"
+          f" ({start:.2f} GiB before), {time.perf_counter() - tick:.0f} s; {verdict[:60]}")
+"""
+
+
+def memory(options):
+    """The peak of memory of runs of 10^7 and 10^8 values, diagnosed."""
+    for size in (10**7, options.values):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, "-c", textwrap.dedent(MEMORY), str(size), f"{folder}/run"], check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("slopes", "million", "processes", "memory"))
+    parser.add_argument("--out")
+    parser.add_argument("--largest", type=int, default=10**6)
+    parser.add_argument("--chains", type=int, default=1)
+    parser.add_argument("--sampler", default="coloured_gibbs")
+    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--values", type=int, default=10**8)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    enable_compilation_cache()
+    {"slopes": slopes, "million": million, "processes": processes, "memory": memory}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()
