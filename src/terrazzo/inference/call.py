@@ -178,7 +178,7 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     """Checks what needs the target, and runs."""
     request, spec, options = call.request, call.request.spec, call.request.options
     if target.can_be_soft:
-        theta = target.possible_starts(jax.random.key(0), SOFT_STARTS)
+        theta = jnp.asarray(target.possible_starts(jax.random.key(0), SOFT_STARTS))
         target = target.softened(float(np.median(np.asarray(_log_probs(target, theta)))))
     call.progress.update(0, size=_checked_size(target, call.chains, call.draws, request.keep_latent))
     if spec is not None:

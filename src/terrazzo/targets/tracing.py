@@ -203,7 +203,9 @@ def in_this_precision(tree: Any) -> Any:
     def again(x: Any) -> Any:
         if not isinstance(x, TracedFunction) or x.computation.is_double == is_double():
             return x
-        return traced_anyway(x.computation.function, *x.computation.examples)
+        here = jnp.result_type(float)
+        same_kind = lambda v: jax.ShapeDtypeStruct(v.shape, here if jnp.issubdtype(v.dtype, jnp.floating) else v.dtype)
+        return traced_anyway(x.computation.function, *jax.tree.map(same_kind, x.computation.examples))
 
     return jax.tree.map(again, tree, is_leaf=lambda x: isinstance(x, TracedFunction))
 
@@ -232,7 +234,8 @@ def digest(*values: Any) -> str:
 
 
 def _kind(leaves: Sequence[Any]) -> str:
-    return "real" if leaves and jnp.issubdtype(leaves[0].dtype, jnp.floating) else "integer"
+    """Whether arguments are all real; a mixed configuration, with integers among them, counts as "integer"."""
+    return "real" if leaves and all(jnp.issubdtype(x.dtype, jnp.floating) for x in leaves) else "integer"
 
 
 class _Pool:

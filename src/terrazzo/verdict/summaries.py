@@ -164,16 +164,24 @@ def _category_rows(
 
 
 def summarise(
-    space: Space, theta: np.ndarray, log_prob: np.ndarray | None = None, weights: np.ndarray | None = None
+    space: Space,
+    theta: np.ndarray,
+    log_prob: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
+    reals: np.ndarray | None = None,
 ) -> Summary:
-    """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category."""
+    """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category.
+
+    Real values, (chain, draw, value), follow the discrete coordinates.
+    """
+    num_dims = space.num_dims + space.num_real_values
     if 0 in theta.shape[:2]:
-        return Summary((), 0, space.num_dims, ("no draws",))
-    names = space.coordinate_names()
+        return Summary((), 0, num_dims, ("no draws",))
+    names = space.discrete.coordinate_names()
     rows: list[SummaryRow] = []
     notes: list[str] = []
     start, num_constant = 0, 0
-    for _, variable in space.variables:
+    for _, variable in space.discrete_variables:
         stop = start + variable.num_elements
         if variable.is_ordered:
             s = describe(theta[:, :, start:stop], weights)
@@ -187,6 +195,11 @@ def summarise(
                 num_constant += len(block) == 1
                 rows += block
         start = stop
+    if reals is not None and reals.shape[2]:
+        s = describe(reals, weights)
+        num_constant += int(s.is_constant.sum())
+        real_names = space.real_coordinate_names()
+        rows += [_row(name, ChainStatistics(*(column[i] for column in s))) for i, name in enumerate(real_names)]
     if log_prob is not None:
         rows.append(_row("log_prob", describe(log_prob, weights)))
-    return Summary(tuple(rows), num_constant, space.num_dims, tuple(notes))
+    return Summary(tuple(rows), num_constant, num_dims, tuple(notes))
