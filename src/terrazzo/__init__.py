@@ -7,9 +7,10 @@ from terrazzo.inference.explaining import explain
 from terrazzo.inference.optimisation import maximize
 from terrazzo.results.result import Result
 from terrazzo.runtime.devices import use_devices
-from terrazzo.spaces import Space, binary, categorical, integers
+from terrazzo.spaces import Space, binary, categorical, integers, ordered, real, simplex
 from terrazzo.targets.black_boxes import blackbox
 from terrazzo.targets.conditioning import condition
+from terrazzo.targets.mixed import Reference
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
 from terrazzo.targets.target import Target
 from terrazzo.training import Training, fit, forward_kl, reverse_kl
@@ -20,10 +21,10 @@ __version__ = "0.1.0"
 autoregressive, flow, product = _TRANSPORTS["autoregressive"], _TRANSPORTS["flow"], _TRANSPORTS["product"]
 
 __all__ = [
-    "AbstractRunningConditionals", "Auto", "Exploration", "Result", "Space", "Target", "Training", "autoregressive",
-    "binary", "blackbox", "categorical", "condition", "diagnostics", "errors", "explain", "fit", "flow", "forward_kl",
-    "integers", "maximize", "problems", "product", "reverse_kl", "sample", "samplers", "transports",
-    "use_devices",
+    "AbstractRunningConditionals", "Auto", "Exploration", "Reference", "Result", "Space", "Target", "Training",
+    "autoregressive", "binary", "blackbox", "categorical", "condition", "diagnostics", "errors", "explain", "fit",
+    "flow", "forward_kl", "integers", "maximize", "ordered", "problems", "product", "real", "reverse_kl", "sample",
+    "samplers", "simplex", "transports", "use_devices",
 ]  # fmt: skip
 
 

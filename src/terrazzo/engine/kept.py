@@ -14,7 +14,8 @@ BYTES_OF_FIGURES = 24  # of a draw: its log-probability, acceptance and evaluati
 
 def bytes_a_draw(space: Space, *, keep_latent: bool) -> int:
     """Memory of one kept draw of one chain, with its figures."""
-    return space.num_dims * (space.dtype.itemsize + (4 if keep_latent else 0)) + BYTES_OF_FIGURES
+    discrete = space.num_dims * (space.dtype.itemsize + (4 if keep_latent else 0))
+    return discrete + 8 * space.num_real_values + BYTES_OF_FIGURES
 
 
 class Kept:

@@ -22,6 +22,7 @@ from terrazzo.errors import ConfigurationError, OptionError, SpaceError, Transpo
 from terrazzo.errors.arguments import key_of_seed
 from terrazzo.inference.continuation import Continuation
 from terrazzo.inference.keeping import Keep, checked_keep
+from terrazzo.inference.mixed import mixed_request, mixed_starts
 from terrazzo.inference.reporting import ALL_SUMMED
 from terrazzo.inference.requests import Request, as_request, choose_transport, fitted_to
 from terrazzo.inference.run import Run, Settings
@@ -33,6 +34,7 @@ from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.processes import Team, join_team, telling_errors
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import REGISTRY, SamplerSpec
+from terrazzo.spaces import Configuration
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
@@ -40,6 +42,7 @@ from terrazzo.targets.identity import options_shown, shown, target_identity
 from terrazzo.targets.precision import MAX_ROUNDING, PrecisionLoss, doubled, rounding
 from terrazzo.targets.probing import non_finite_error, probe_points
 from terrazzo.targets.target import Target, as_target
+from terrazzo.targets.tracing import in_this_precision
 from terrazzo.transports import AbstractTransport
 from terrazzo.verdict.checks import EXACT, SUMMED, Verdict
 
@@ -111,6 +114,7 @@ def sample(
     (8, 200, 3)
     """
     request = as_request(sampler)
+    is_warmup_given = warmup is not None
     warmup = (PLANNED_WARMUP if request.is_planned else WARMUP) if warmup is None else warmup
     arguments.count("chains", chains)
     arguments.count("draws", draws)
@@ -134,8 +138,8 @@ def sample(
         request = replace(request, exploration=None)
     call = _Call(
         request=request, seed=arguments.seed_number(seed), chains=chains, draws=draws, warmup=warmup, thin=thin,
-        init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget, interruption=interruption,
-        team=team,
+        is_warmup_given=is_warmup_given, init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget,
+        interruption=interruption, team=team,
     )  # fmt: skip
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
     with in_precision, interruption, reporter:
@@ -155,6 +159,7 @@ class _Call:
     draws: int
     warmup: int
     thin: int | None
+    is_warmup_given: bool
     init: Any
     checkpoint: Any
     plan: Any
@@ -169,6 +174,9 @@ def _in_precision(call: _Call, target: Target, precision: str) -> Result:
     if target.is_blackbox:
         target.log_prob_fn.is_stopped = call.interruption.is_requested
     is_single = jnp.result_type(float) == jnp.float32
+    if target.space.num_reals and is_single and precision == "auto":
+        with jax.enable_x64(True):  # trajectories add up errors of many gradients
+            return _run(call, in_this_precision(target), may_restart=False)
     if not is_single or precision == "float32":
         return _run(call, target, may_restart=False)
     if not target.is_blackbox and rounding(target, probe_points(target.space)) <= MAX_ROUNDING:
@@ -185,16 +193,20 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     """Checks what needs the target, and runs."""
     request, spec, options = call.request, call.request.spec, call.request.options
     if target.can_be_soft:
-        theta = target.possible_starts(jax.random.key(0), SOFT_STARTS)
+        theta = jnp.asarray(target.possible_starts(jax.random.key(0), SOFT_STARTS))
         target = target.softened(float(np.median(np.asarray(_log_probs(target, theta)))))
     call.team.next_round()
     keep = checked_keep(request.keep, target)
     call.progress.update(0, size=_checked_size(call, target, keep))
+    if target.space.num_reals:
+        request = mixed_request(request, target)
+        call = replace(call, request=request, warmup=call.warmup if call.is_warmup_given else WARMUP)
+        spec, options = request.spec, request.options
     if spec is not None:
         _check_sampler(spec, target)
     if spec is not None and spec.program is not None:
         return run_program(call, target)
-    transport = choose_transport(request, target, call.budget.seconds)
+    transport = None if target.space.num_reals else choose_transport(request, target, call.budget.seconds)
     if spec is not None:
         if spec.prepare is not None:
             options = spec.prepare(target, **options)
@@ -210,7 +222,8 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         chunk_size=CHUNK_SIZE, keep_latent=request.keep_latent, keep=keep, training=request.training,
         exploration=request.exploration,
         is_transport_asked=request.transport is not None or isinstance(request.training, dict),
-        may_enumerate=_may_enumerate(request), may_restart=may_restart, identity=identity,
+        may_enumerate=_may_enumerate(request) and not target.space.num_reals, may_restart=may_restart,
+        identity=identity,
     )  # fmt: skip
     mesh = devices.make_mesh(call.chains)
     tools = (call.progress, call.budget, call.interruption)
@@ -308,7 +321,7 @@ def _checked_size(call: _Call, target: Target, keep: Keep | None) -> str:
     return arguments.format_bytes(size)
 
 
-def _fingerprint(call: _Call, target: Target, starts: np.ndarray | None) -> dict[str, Any]:
+def _fingerprint(call: _Call, target: Target, starts: np.ndarray | Configuration | None) -> dict[str, Any]:
     """What must be the same for a run to continue another; not how many draws, how long, or in what chunks."""
     request = call.request
     plain = {name: getattr(call, name) for name in ("seed", "chains", "warmup", "thin")}
@@ -357,7 +370,9 @@ def encoded_starts(init: Any, target: Target) -> np.ndarray:
         raise SpaceError(f"init: {error.field}", error.problem, error.remedy) from None
 
 
-def _checked_starts(init: Any, target: Target, chains: int) -> np.ndarray:
+def _checked_starts(init: Any, target: Target, chains: int) -> np.ndarray | Configuration:
+    if target.space.num_reals:
+        return mixed_starts(init, target, chains)
     theta = encoded_starts(init, target)
     if theta.ndim == 1:
         theta = np.tile(theta, (chains, 1))

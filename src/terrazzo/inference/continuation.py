@@ -43,6 +43,8 @@ class Continuation:
 def _rows(result: Result) -> dict[str, np.ndarray]:
     """The draws of a result as the loop hands them over, (draw, chain, ...)."""
     arrays = {"theta": result.codes, **result.sample_stats}
+    if result.reals is not None:
+        arrays["reals"] = result.reals
     if result.latent is not None:
         arrays["latent"] = result.latent
     if result.replicas is not None:

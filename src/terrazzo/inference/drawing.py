@@ -115,7 +115,10 @@ class Drawing(NamedTuple):
 
     def _watched(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """The coordinates that the progress line looks at, (chain, draw, dim)."""
-        theta = rows["theta"] if rows["theta"].shape[-1] else rows["log_prob"][..., None]
+        theta = rows["theta"]
+        if "reals" in rows:
+            theta = np.concatenate([theta.astype(float), rows["reals"]], axis=-1)
+        theta = theta if theta.shape[-1] else rows["log_prob"][..., None]
         step = -(-theta.shape[-1] // WATCHED)
         return np.moveaxis(theta[..., ::step], 0, 1)
 

@@ -24,6 +24,7 @@ from terrazzo.auto.plan import thinned
 from terrazzo.diagnostics import LogZ
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
+from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks, mixed_choice
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
 from terrazzo.runtime.devices import chosen_devices
@@ -31,7 +32,7 @@ from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.tempering import default_ladder
 from terrazzo.samplers.parts.base import Drawn
-from terrazzo.samplers.parts.ladder_evidence import ladder_evidence
+from terrazzo.samplers.parts.ladder_evidence import ladder_evidence, stepping_stones
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
@@ -59,6 +60,7 @@ class Ready(NamedTuple):
         history: Training curves.
         transport: The transport, whether it is moved through or not.
         setup: What repeats the run, or None.
+        explored: Tempered draws of a mixed target, or None.
     """
 
     chains: Chains
@@ -70,6 +72,7 @@ class Ready(NamedTuple):
     history: dict[str, np.ndarray] = {}  # noqa: RUF012 (never written to)
     transport: AbstractTransport | None = None
     setup: Setup | None = None
+    explored: Explored | None = None
 
 
 class Reporter(NamedTuple):
@@ -150,7 +153,10 @@ class Reporter(NamedTuple):
         """The result of drawn samples: compared with what was found in other ways, and checked."""
         s, space, target = self.settings, self.target.space, self.target
         width = space.num_dims if s.keep is None else 0
-        empty = {"theta": np.zeros((s.chains, 0, width), space.dtype), "log_prob": np.zeros((s.chains, 0))}
+        empty = {
+            "theta": np.zeros((s.chains, 0, width), space.dtype), "log_prob": np.zeros((s.chains, 0)),
+            **({"reals": np.zeros((s.chains, 0, space.num_real_values))} if space.num_reals else {}),
+        }  # fmt: skip
         arrays = kept.arrays() if kept.done else empty
         stored, replicas = arrays.pop("theta"), arrays.pop("replica_log_probs", None)
         theta, log_prob = _looked_at(stored, stored), _looked_at(stored, arrays["log_prob"])
@@ -167,17 +173,25 @@ class Reporter(NamedTuple):
         tempered = None if ladders is None else self._tempered(_ladders(ready.chains, _looked_at(stored, replicas)))
         if tempered is not None:
             found["tempering"] = tempered
-            is_settled = worst_agreement(theta, log_prob, self.policy)[0] <= self.policy.good_r_hat
-        if kept.done:
+            shown = theta if not space.num_reals else _looked_at(stored, arrays["reals"])
+            is_settled = worst_agreement(shown, log_prob, self.policy)[0] <= self.policy.good_r_hat
+        if kept.done and not space.num_reals:
             looked = theta if s.keep is None else np.asarray(ready.states.position)[:, None]
             checks = (*checks, precision_check(target, looked, log_prob))
+        if ready.explored is not None and kept.done:
+            found["exploration"] = ready.explored.evidence
+            checks = (*checks, *exploration_checks(space, ready.explored, theta, _looked_at(stored, arrays["reals"])))
+        if "diverging" in arrays:
+            checks = (*checks, divergence_check(kept.info()))
         if self.store.error is not None:
             checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
-        least = log_sum_of_seen(theta, log_prob, self.policy) if kept.done and s.keep is None else -np.inf
+        is_counted = kept.done and s.keep is None and not space.num_reals  # densities have no largest share of log Z
+        least = log_sum_of_seen(theta, log_prob, self.policy) if is_counted else -np.inf
         evidence, log_z_verdict = settle_evidence(found, least=least, is_settled=is_settled, policy=self.policy)
         return Result(
             space=space,
             theta=stored,
+            reals=arrays.pop("reals", None),
             latent=arrays.pop("latent", None),
             sample_stats=arrays,
             evidence=evidence,
@@ -196,12 +210,17 @@ class Reporter(NamedTuple):
         """log Z of the run's own ladders; None if there are too few draws."""
         if ladders.log_prob.shape[1] < 4:
             return None
-        found = ladder_evidence(self.key, self.target, ladders.log_prob, ladders.inverse_temperatures)
+        if self.target.space.num_reals:  # log-weights against a normalised reference
+            found: LogZ | None = stepping_stones(ladders.log_prob, ladders.inverse_temperatures, 0.0)
+        else:
+            found = ladder_evidence(self.key, self.target, ladders.log_prob, ladders.inverse_temperatures)
         return found if found is not None and np.isfinite(found.log_z) else None
 
     def _described(self, ready: Ready, kept: Kept) -> dict[str, Any]:
         options, plan = ready.chains.problem.options, ready.plan
         own = {} if plan is None else {"chosen": plan.sampler, "warm-up": plan.description}
+        if self.target.space.num_reals and self.settings.sampler == "auto":
+            own = mixed_choice(ready.chains.spec.name, ready.explored)
         tuned = {k: v for k, v in by_name(ready.chains.parameters).items() if k.split(".")[0] not in options}
         found = {"tuned": _lists(tuned), "info": _lists(kept.info())}
         return self._provenance(ready.thin, ready.header, own, options, found)

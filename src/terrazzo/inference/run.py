@@ -32,11 +32,12 @@ from terrazzo.auto import (
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.kernels import Problem
-from terrazzo.engine.loop import Chains, buffer_length, placed, tune
+from terrazzo.engine.loop import Chains, buffer_length, draws, joined, placed, tune
 from terrazzo.errors import ConfigurationError
 from terrazzo.errors.arguments import key_of_seed
 from terrazzo.inference import sharing
 from terrazzo.inference.drawing import Drawing
+from terrazzo.inference.mixed import TRIAL_DRAWS, Explored, explore, prefers_ladders
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
 from terrazzo.results.folders import save_record
 from terrazzo.results.result import Result
@@ -44,8 +45,10 @@ from terrazzo.runtime.background import compile_in_background
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.processes import Team, telling_errors
 from terrazzo.runtime.progress import Progress
+from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels.exact import eliminated
 from terrazzo.samplers.parts.base import Drawn, SamplerSpec
+from terrazzo.spaces import Configuration
 from terrazzo.storage.checkpoints import Checkpoint, restore_states, state_leaves
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
@@ -110,7 +113,8 @@ class Run:
         keys = jax.random.split(key_of_seed(settings.seed), 8)
         self.train_key, self.start_key, self.init_key, self.warm_key = keys[0], *keys[2:5]
         self.draw_key, self.evidence_key, self.plan_key = keys[5:]
-        length = buffer_length(s.chains, 1 if s.keep else space.num_dims, space.dtype.itemsize, s.draws, s.keep_latent)
+        width = 1 if s.keep else space.num_dims + 8 * space.num_real_values
+        length = buffer_length(s.chains, width, space.dtype.itemsize, s.draws, s.keep_latent)
         self.context = Context(
             target=target, num_chains=s.chains, num_draws=s.draws, thin=s.thin, mesh=mesh, length=length,
             budget=budget, progress=progress,
@@ -125,9 +129,8 @@ class Run:
         )  # fmt: skip
 
     def execute(
-        self, transport: AbstractTransport | None, options: dict[str, Any], starts: np.ndarray | None,
-        plan: Setup | None = None,
-    ) -> Result:  # fmt: skip
+        self, transport: AbstractTransport | None, options: dict[str, Any], starts: Any, plan: Setup | None = None
+    ) -> Result:
         """All phases; Ctrl-C while drawing returns what was drawn."""
         team, check = self.team, self.interruption.check
         found: Ready | Result | Setup
@@ -173,6 +176,7 @@ class Run:
     ) -> Ready | Result:  # fmt: skip
         """What is drawn from; or the result, where all can be summed."""
         is_planned = self.settings.exploration is not None or self.settings.sampler == "auto"
+        is_planned = is_planned and not self.target.space.num_reals
         if setup is not None and self.team.is_first and self.store.load_setup() is None:  # the plan of an earlier run
             self.store.save_setup(setup)
         if setup is None and self.settings.may_enumerate:
@@ -254,10 +258,11 @@ class Run:
 
     # ---- without a plan
 
-    def _tuned(self, transport: Any, options: dict, starts: np.ndarray | None, setup: Setup | None) -> Ready:
+    def _tuned(self, transport: Any, options: dict, starts: Any, setup: Setup | None) -> Ready:
         """Fit the transport if there is one, then tune the sampler."""
         assert self.spec is not None
         fitted, evidence = None, None
+        explored: Explored | None = None
         if transport is not None:
             if setup is None:
                 with compile_in_background(self._compiled_ahead(transport, options)):
@@ -266,21 +271,44 @@ class Run:
         problem = Problem(self.target, placed(self.mesh, transport), options, self.settings.keep)
         chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent)
         if setup is not None:
+            if setup.plan:
+                explored = Explored(**setup.plan)
+                chains = self._ladders_again(chains) if explored.is_chosen else chains
             chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
             states, header, history = self._restored_states(chains, setup), setup.header, setup.history
         else:
             states, chains = self._warm_up(chains, starts)
-            self._check_precision(np.asarray(states.position)[:, None])
+            if self.target.space.num_reals and self.settings.exploration is not None:
+                states, chains, explored = self._explored(states, chains)
+            if not self.target.space.num_reals:
+                self._check_precision(np.asarray(states.position)[:, None])
             history, training = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
             header = {"training": training, "seconds": self.progress.seconds, "thin": self.settings.thin or 1}
             if self.store.is_lasting or transport is None or is_storable(transport):
                 stored = None if transport is None else serialise(transport)
                 parameters = by_name(chains.parameters)
-                self.store.save_setup(Setup(header, parameters, history, stored, state_leaves(states), {}))
+                found = {} if explored is None else explored._asdict()
+                self.store.save_setup(Setup(header, parameters, history, stored, state_leaves(states), found))
         return Ready(
             chains=chains, states=states, thin=int(header["thin"]), header=header, evidence=evidence, history=history,
-            transport=problem.transport,
+            transport=problem.transport, explored=explored,
         )  # fmt: skip
+
+    def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored]:
+        """Explores a mixed target, and chooses between the run's own chains and the ladders."""
+        explored, ladders, at = explore(self.plan_key, chains, self.progress, self.settings.chains)
+        self.progress.phase("trying")
+        trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
+        if not prefers_ladders(trial, explored):
+            return states, chains, explored
+        return at, ladders, explored._replace(is_chosen=np.ones((), bool))
+
+    def _ladders_again(self, chains: Chains) -> Chains:
+        """The ladders of a stored run: their reference is fitted again, from the same seed."""
+        spec = MIXED["tempered"]
+        assert spec.prepare is not None
+        options = spec.prepare(self.target, summation=chains.problem.options.get("summation"))
+        return chains._replace(spec=spec, problem=chains.problem._replace(options=options))
 
     def _compiled_ahead(self, transport: AbstractTransport, options: dict) -> Iterator[None]:
         """Runs what follows the training once, for no draws, with the transport as it is now: it is compiled then."""
@@ -320,8 +348,10 @@ class Run:
         weights = sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS).log_weights
         return importance_summary(np.asarray(weights))
 
-    def _starts(self, transport: AbstractTransport | None) -> np.ndarray:
+    def _starts(self, transport: AbstractTransport | None) -> Any:
         chains = self.settings.chains
+        if self.target.space.num_reals:
+            return self.target.possible_starts(self.start_key, chains)
         uniform = np.array(self.target.possible_starts(self.start_key, chains))
         if transport is None:
             return uniform
@@ -331,7 +361,7 @@ class Run:
         uniform[:half] = np.asarray(pushed.theta)[possible[:half]]
         return uniform
 
-    def _warm_up(self, chains: Chains, starts: np.ndarray | None) -> tuple[Any, Chains]:
+    def _warm_up(self, chains: Chains, starts: Any) -> tuple[Any, Chains]:
         """The states after warm-up, and the chains with what was tuned in it."""
         total, spec, problem = self.settings.warmup, chains.spec, chains.problem
         self.progress.phase("warm-up", total, "steps")
@@ -357,7 +387,10 @@ class Run:
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def _restored_states(self, chains: Chains, setup: Setup) -> Any:
-        theta = jnp.zeros((self.settings.chains, self.target.space.num_dims), jnp.int32)
+        chains_, space = self.settings.chains, self.target.space
+        theta: Any = jnp.zeros((chains_, space.num_dims), jnp.int32)
+        if space.num_reals:
+            theta = Configuration(theta, jnp.zeros((chains_, space.num_reals), jnp.result_type(float)))
         return restore_states(jax.eval_shape(lambda t: chains.start(self.init_key, t), theta), setup.states)
 
     def _check_precision(self, theta: np.ndarray) -> None:

@@ -17,9 +17,9 @@ class Quantity(NamedTuple):
 
     Attributes:
         row: Its statistics.
-        coordinate: Its place among the flat coordinates; None for log pi.
+        coordinate: Its place among the flat coordinates, reals after all others; None for log pi.
         code: The category; None where the value itself is meant.
-        variable: Its variable; None for log pi.
+        variable: Its variable; None for reals and log pi.
     """
 
     row: SummaryRow
@@ -52,7 +52,7 @@ class View:
 
     def __init__(self, result: Result):
         self.result = result
-        self.codes = result.codes.reshape(-1, result.space.num_dims)
+        self.codes = result.codes.reshape(result.num_chains * result.num_draws, result.space.num_dims)
         log_weights = result.log_weights
         raw = np.ones(len(self.codes)) if log_weights is None else np.exp(log_weights - log_weights.max()).ravel()
         self.weights = raw / max(raw.sum(), np.finfo(float).tiny)
@@ -70,13 +70,13 @@ class View:
     @cached_property
     def names(self) -> list[str]:
         """A name per flat coordinate."""
-        return self.result.space.coordinate_names()
+        return self.result.space.discrete.coordinate_names()
 
     @cached_property
     def blocks(self) -> list[Block]:
         """The variables with their places."""
         found, start = [], 0
-        for name, variable in self.result.space.variables:
+        for name, variable in self.result.space.discrete_variables:
             found.append(Block(name, variable, start))
             start += variable.num_elements
         return found
@@ -94,6 +94,8 @@ class View:
                 for code in np.unique(self.codes[:, coordinate]):
                     if rows and rows[0].name == f"{self.names[coordinate]} = {label_of(v, int(code))}":
                         found.append(Quantity(rows.pop(0), coordinate, int(code), v))
+        for place in range(self.result.space.num_real_values if rows else 0):
+            found.append(Quantity(rows.pop(0), self.result.space.num_dims + place, None, None))
         return found + [Quantity(row, None, None, None) for row in rows]
 
     def values(self, quantity: Quantity) -> np.ndarray:
@@ -102,6 +104,9 @@ class View:
         if quantity.coordinate is None:
             log_prob = self.result.log_prob
             return np.zeros(shape) if log_prob is None else np.asarray(log_prob, float)
+        if quantity.coordinate >= self.result.space.num_dims:
+            assert self.result.reals is not None
+            return np.asarray(self.result.reals[..., quantity.coordinate - self.result.space.num_dims], float)
         codes = self.result.codes[..., quantity.coordinate]
         if quantity.code is not None:
             return (codes == quantity.code).astype(float)

@@ -24,16 +24,19 @@ class Replicas(NamedTuple):
 class Draws(Mapping[str, np.ndarray]):
     """Draws by variable name, shape (chain, draw, *shape), decoded to the user's values when first asked for."""
 
-    def __init__(self, space: Space, theta: Any):
+    def __init__(self, space: Space, theta: Any, reals: Any = None):
         self._space, self._theta = space, theta
+        self._reals = {} if reals is None else space.real_blocks(reals)
         self._decoded: dict[str, np.ndarray] = {}
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name in self._space.names and not self._is_kept:
             raise KeyError(f"{name!r} was not kept: only values of it were (`keep`)")
+        if name in self._reals:
+            return frozen(self._reals[name])
         if name not in self._decoded:
             start = 0
-            for known, variable in self._space.variables:
+            for known, variable in self._space.discrete_variables:
                 if known == name:
                     block = self._theta[..., start : start + variable.num_elements]
                     values = variable.decode(block.reshape(*block.shape[:-1], *variable.shape))

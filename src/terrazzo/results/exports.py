@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from terrazzo.errors import MissingPackageError, OptionError
+from terrazzo.spaces import RealVariable
 
 
 def to_pandas(result: Any) -> Any:
@@ -45,9 +46,12 @@ def to_arviz(result: Any) -> Any:
     start = 0
     for name, v in _variables(result):
         dims = v.dims or tuple(f"{name}_dim_{i}" for i in range(len(v.shape)))
-        block = result.codes[..., start : start + v.num_elements].reshape(*result.codes.shape[:2], *v.shape)
-        start += v.num_elements
-        values = block.astype(np.int64) if v.kind == "categorical" else v.decode(block)
+        if isinstance(v, RealVariable):
+            values = np.asarray(result.draws[name])
+        else:
+            block = result.codes[..., start : start + v.num_elements].reshape(*result.codes.shape[:2], *v.shape)
+            start += v.num_elements
+            values = block.astype(np.int64) if v.kind == "categorical" else v.decode(block)
         labels = {} if v.labels is None else {"labels": [str(label) for label in v.labels]}
         variables[name] = xr.Variable(("chain", "draw", *dims), values, {"kind": v.kind, **labels})
         for dim, length in zip(dims, v.shape, strict=True):

@@ -40,6 +40,7 @@ class Result:
         theta: Flat draws, shape (chain, draw, d), inner integers. They are kept in the smallest type (`codes`),
             and `result.theta` is a fresh int64 array each time: name it once where memory counts.
         sample_stats: Per draw, shape (chain, draw): `log_prob`, `acceptance_rate`, `num_evaluations`, and others.
+        reals: Values of the real variables, flat, shape (chain, draw, value), in the user's scale; None without any.
         latent: Latent draws z of shape (chain, draw, d), if they were asked for.
         evidence: log Z with its standard error: the most precise of the estimates that are sound; NaN where they
             contradict each other, None if there are none.
@@ -65,8 +66,9 @@ class Result:
     """
 
     space: Space
-    theta: Any = Codes()  # noqa: RUF009 (arrays, or a `StoredArray` of a checkpoint, as are the next two)
+    theta: Any = Codes()  # noqa: RUF009 (arrays, or a `StoredArray` of a checkpoint, as are the next three)
     sample_stats: Mapping[str, Any] = field(default_factory=dict)
+    reals: Any = None
     latent: Any = None
     evidence: LogZ | None = None
     evidence_estimates: Mapping[str, LogZ] = field(default_factory=dict)
@@ -95,6 +97,11 @@ class Result:
             if values.shape[:2] != theta.shape[:2]:
                 raise OptionError(f"sample_stats[{name!r}]", f"has shape {values.shape}", "begin with (chain, draw)")
         set_(self, "sample_stats", stats)
+        if self.space.num_reals:
+            shape = (*theta.shape[:2], self.space.num_real_values)
+            if self.reals is None or self.reals.shape != shape:
+                raise SpaceError("reals", "are missing or of another shape", f"numbers of shape {shape}")
+            set_(self, "reals", frozen(self.reals))
         set_(self, "latent", None if self.latent is None else frozen(self.latent))
         if self.history is not None:
             set_(self, "history", {name: frozen(values) for name, values in self.history.items()})
@@ -106,7 +113,7 @@ class Result:
     @cached_property
     def draws(self) -> Draws:
         """Draws by name, shape (chain, draw, *shape), in the user's values."""
-        return Draws(self.space, self.codes)
+        return Draws(self.space, self.codes, self.reals)
 
     def __getitem__(self, name: str) -> np.ndarray:
         """The draws of a variable, shape (chain, draw, *shape), in the user's values; or of a value that was kept."""
@@ -155,10 +162,14 @@ class Result:
     @cached_property
     def constant(self) -> list[str]:
         """Names of the coordinates that no draw of any chain ever changed."""
-        if not self.codes.size:
-            return []
-        is_constant = self.codes.min(axis=(0, 1)) == self.codes.max(axis=(0, 1))
-        return [name for name, same in zip(self.space.coordinate_names(), is_constant, strict=True) if same]
+        names: list[str] = []
+        for values, known in (
+            (self.codes, self.space.discrete.coordinate_names()), (self.reals, self.space.real_coordinate_names()),
+        ):  # fmt: skip
+            if values is not None and values.size:
+                is_constant = values.min(axis=(0, 1)) == values.max(axis=(0, 1))
+                names += [name for name, same in zip(known, is_constant, strict=True) if same]
+        return names
 
     # ---- what they say
 
@@ -167,7 +178,7 @@ class Result:
         weights = self.log_weights
         return summarise(
             self.space, self.codes, self.log_prob, None if weights is None else np.exp(weights - weights.max()),
-            {name: self.sample_stats[name] for name in self.kept},
+            {name: self.sample_stats[name] for name in self.kept}, self.reals,
         )  # fmt: skip
 
     def summary(self) -> Any:
@@ -204,7 +215,9 @@ class Result:
     @cached_property
     def verdict(self) -> Verdict:
         """How far to trust the draws (exact, trusted, unchecked, not trusted), and why, in one line."""
-        return judge(self.checks(), self.num_chains, len(self.constant), self.space.num_dims)
+        return judge(
+            self.checks(), self.num_chains, len(self.constant), self.space.num_dims + self.space.num_real_values
+        )
 
     def diagnose(self) -> Diagnosis:
         """Every check with its number, its threshold and what to do; it prints as a table."""
@@ -304,6 +317,8 @@ class Result:
         arrays |= {f"history/{k}": v for k, v in (self.history or {}).items()}
         if self.latent is not None:
             arrays["latent"] = self.latent
+        if self.reals is not None:
+            arrays["reals"] = self.reals
         if self.replicas is not None:
             arrays |= {f"replicas/{name}": array for name, array in self.replicas._asdict().items()}
         header: dict[str, Any] = {
@@ -358,6 +373,7 @@ class Result:
                 space=space,
                 theta=theta,
                 sample_stats=groups["stats"],
+                reals=arrays.get("reals"),
                 latent=arrays.get("latent"),
                 evidence=evidence,
                 evidence_estimates=estimates,

@@ -27,7 +27,7 @@ def checked_arrays(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[s
         group, _, rest = name.partition("/")
         if group in groups and rest:
             groups[group][rest] = array
-        elif name not in ("theta", "latent"):
+        elif name not in ("theta", "latent", "reals"):
             raise ValueError(f"an array is called {name[:60]!r}")
         if name != "theta" and array.dtype.kind not in "biuf":
             raise ValueError(f"{name} is {array.dtype}")

@@ -14,7 +14,7 @@ import re
 from typing import Any, NoReturn
 
 from terrazzo.errors import SpaceError
-from terrazzo.spaces import Space, Variable, binary, categorical, integers
+from terrazzo.spaces import RealVariable, Space, Variable, binary, categorical, integers
 
 TOKEN = re.compile(
     r"""\s*(?:(?P<number>[+-]?\d+)(?![\w.])|(?P<word>[^\W\d]\w*(?:[.-]\w+)*)|(?P<sign>[\[\]():;,])"""
@@ -182,11 +182,18 @@ def format_space(space: Space, *, most: int | None = None) -> str:
     >>> format_space(Space(on=binary(3), k=integers(1, 9, shape=2), c=categorical(["a", "b c"])))
     "on: binary[3], k: integers[1, 9; 2], c: categorical[a, 'b c']"
     """
-    parts = [
-        _variable_text(v) if space.is_plain else f"{_quoted(name)}: {_variable_text(v)}" for name, v in space.variables
-    ]
+    parts = [_text_of(v) if space.is_plain else f"{_quoted(name)}: {_text_of(v)}" for name, v in space.variables]
     text = ", ".join(parts)
     return text if most is None or len(text) <= most else text[: most - 1] + "…"
+
+
+def _text_of(v: Variable | RealVariable) -> str:
+    """A variable as text; real ones are for people to read, `parse_space` takes discrete ones."""
+    if isinstance(v, Variable):
+        return _variable_text(v)
+    shape = ", ".join(map(str, v.shape))
+    bounds = f" in {v.support}" if v.kind == "real" and (v.low is not None or v.high is not None) else ""
+    return f"{v.kind}[{shape}]{bounds}" if shape else f"{v.kind}{bounds}"
 
 
 def _variable_text(v: Variable) -> str:

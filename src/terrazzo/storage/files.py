@@ -20,8 +20,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from terrazzo.errors import FileFormatError, OptionError
-from terrazzo.spaces import Space, Variable, binary, categorical, integers
+from terrazzo.spaces import (
+    RealVariable,
+    Space,
+    Variable,
+    binary,
+    categorical,
+    integers,
+    ordered,
+    real,
+    simplex,
+)
+from terrazzo.spaces.bijections import Unknown
 from terrazzo.storage.atomic import replacing
+
+REAL_KINDS = ("real", "simplex", "ordered")
 
 HEADER = "header.json"
 SEAL_LENGTH = len("sha256:") + 64
@@ -330,7 +343,7 @@ def space_to_json(space: Space) -> dict[str, Any]:
             "name": name,
             "kind": v.kind,
             "low": v.low,
-            "size": v.size,
+            **({"size": v.size} if isinstance(v, Variable) else {"high": v.high, "is_own": v.is_own}),
             "shape": list(v.shape),
             "labels": None if v.labels is None else jsonable(v.labels),
             "dims": None if v.dims is None else list(v.dims),
@@ -349,7 +362,7 @@ def space_from_json(data: Mapping[str, Any], *, num_dims: int | None = None) -> 
         num_dims: The coordinates it must have, looked at before anything of that length is built.
     """
     variables = data["variables"]
-    found = sum(math.prod(int(n) for n in v["shape"]) for v in variables)
+    found = sum(math.prod(int(n) for n in v["shape"]) for v in variables if v["kind"] not in REAL_KINDS)
     if num_dims is not None and found != num_dims:
         raise ValueError(f"its space has {found} coordinates, its draws {num_dims}")
     built = {v["name"]: _variable_from_json(v) for v in variables}
@@ -361,8 +374,20 @@ def space_from_json(data: Mapping[str, Any], *, num_dims: int | None = None) -> 
     return Space(**built)
 
 
-def _variable_from_json(data: Mapping[str, Any]) -> Variable:
+def _real_from_json(data: Mapping[str, Any], shape: tuple[int, ...], axes: dict[str, Any]) -> RealVariable:
+    """A real variable; of one with a bijection of the user's own, its shape is known."""
+    if data["is_own"] is True:
+        return real(bijection=Unknown(shape), **axes)
+    if data["kind"] == "real":
+        return real(low=data["low"], high=data["high"], shape=shape, **axes)
+    return {"simplex": simplex, "ordered": ordered}[data["kind"]](shape[-1], shape[:-1], **axes)
+
+
+def _variable_from_json(data: Mapping[str, Any]) -> Variable | RealVariable:
     """A variable, built as a user would build it."""
+    if data["kind"] in REAL_KINDS:
+        axes = {"dims": data["dims"], "coords": {dim: names for dim, names in data["coords"]} or None}
+        return _real_from_json(data, tuple(data["shape"]), axes)
     kind, low, size, labels = data["kind"], data["low"], data["size"], data["labels"]
     axes = {"dims": data["dims"], "coords": {dim: names for dim, names in data["coords"]} or None}
     shape = tuple(data["shape"])

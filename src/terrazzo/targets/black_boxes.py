@@ -36,6 +36,26 @@ class BlackBox:
             values = np.array([self._value(space, row) for row in rows])
         return values.reshape(np.shape(theta)[:-1])
 
+    def evaluate_one(self, values: Any) -> float:
+        """log pi of one configuration in the user's values; raises what the user's function raises."""
+        if self.is_stopped():
+            raise KeyboardInterrupt
+        if self.vectorized:
+            values = {k: v[None] for k, v in values.items()} if isinstance(values, dict) else values[None]
+            return _as_python_float(np.asarray(self.fn(values))[0])
+        return _as_python_float(self.fn(values))
+
+    def evaluate_values(self, values: Any, count: int) -> np.ndarray:
+        """log pi of a batch in the user's values; an exception is remembered and gives NaN (see `evaluate_quietly`)."""
+        row = lambda i: {k: v[i] for k, v in values.items()} if isinstance(values, dict) else values[i]
+        try:
+            if self.vectorized:
+                return np.asarray(self.fn(values), float)
+            return np.array([self.evaluate_one(row(i)) for i in range(count)])
+        except (Exception, KeyboardInterrupt) as error:
+            self.last_error = error
+            return np.full(count, np.nan)
+
     def _value(self, space: Space, row: np.ndarray) -> float:
         if self.is_stopped():
             raise KeyboardInterrupt

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from terrazzo.errors import OptionError, SpaceError, TargetError, arguments
+from terrazzo.errors import OptionError, SpaceError, TargetError, UnsupportedError, arguments
 from terrazzo.spaces import Space, Variable
 from terrazzo.targets.black_boxes import BlackBox
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
@@ -37,6 +37,10 @@ def clamped_codes(space: Space, clamped: Any) -> np.ndarray:
     >>> clamped_codes(space, {"colour": {0: "green"}, "count": 7}).tolist()
     [1, -1, -1, 2]
     """
+    if space.num_reals:
+        raise UnsupportedError(
+            "clamped", "conditioning is for spaces without real variables", "fix the variable inside log_prob instead"
+        )
     if space.is_plain and not (isinstance(clamped, Mapping) and set(clamped) == {"theta"}):
         clamped = {"theta": clamped}
     if not isinstance(clamped, Mapping):
@@ -44,7 +48,7 @@ def clamped_codes(space: Space, clamped: Any) -> np.ndarray:
     unknown = sorted(set(map(str, clamped)) - set(space.names))
     if unknown:
         raise SpaceError("clamped", f"names {unknown}", f"the variables are {', '.join(space.names)}")
-    parts = [_codes_of(name, variable, clamped.get(name)) for name, variable in space.variables]
+    parts = [_codes_of(name, variable, clamped.get(name)) for name, variable in space.discrete_variables]
     return np.concatenate([part.ravel() for part in parts]).astype(np.int32)
 
 
@@ -85,7 +89,7 @@ def reduced_space(space: Space, codes: np.ndarray) -> Space:
     (3, (('w_free', ('0, 1', '1, 0')),))
     """
     kept, start = {}, 0
-    for name, variable in space.variables:
+    for name, variable in space.discrete_variables:
         is_free = (codes[start : start + variable.num_elements] < 0).reshape(variable.shape)
         start += variable.num_elements
         if is_free.all():
@@ -123,7 +127,7 @@ class _Completion(eqx.Module):
     def flat(self, values: Any) -> Any:
         """The flat configuration of the free coordinates, from what a log-probability is given."""
         parts = []
-        for name, variable in self.reduced.variables:
+        for name, variable in self.reduced.discrete_variables:
             value = values if self.reduced.is_plain else values[name]
             lead = value.shape[: value.ndim - len(variable.shape)]
             shift = jnp.asarray(variable.low, value.dtype)
@@ -181,7 +185,7 @@ def _on_the_host(box: BlackBox, space: Space, reduced: Space, codes: np.ndarray)
 
     def log_prob(values: Any) -> Any:
         parts = []
-        for name, variable in reduced.variables:
+        for name, variable in reduced.discrete_variables:
             value = np.asarray(values if reduced.is_plain else values[name])
             lead = value.shape[: value.ndim - len(variable.shape)]
             parts.append(value.reshape(*lead, variable.num_elements) - variable.low)

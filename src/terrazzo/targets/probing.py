@@ -92,9 +92,14 @@ def non_finite_error(target: Any, theta: np.ndarray) -> TargetError:
 def _raised_error(
     error: BaseException, space: Space, theta: np.ndarray | None = None, name: str = "log_prob"
 ) -> TargetError:
+    return raised_error(error, space, where="" if theta is None else f"theta = {_describe(space, theta)}", name=name)
+
+
+def raised_error(error: BaseException, space: Space, *, where: str = "", name: str = "log_prob") -> TargetError:
+    """The error for what a user's function raised, at a configuration in words."""
     if isinstance(error, TargetError):
         return error
-    where = "" if theta is None else f" at theta = {_describe(space, theta)}"
+    where = f" at {where}" if where else ""
     if isinstance(
         error,
         jax.errors.ConcretizationTypeError
@@ -162,10 +167,13 @@ def probe_values(target: Any) -> None:
 
 
 def probe_shape(target: Any) -> None:
-    space, dtype = target.space, jnp.int32
-    example = space.unflatten(jnp.zeros(space.num_dims, dtype))
+    probe_output(target, target.space.unflatten(jnp.zeros(target.space.num_dims, jnp.int32)), target.space)
+
+
+def probe_output(target: Any, example: Any, space: Space) -> None:
+    """Raises unless the function returns one real number for an example of what it takes (abstract ones will do)."""
     if target.vectorized:
-        example = jax.tree.map(lambda v: jnp.zeros((3, *v.shape), dtype), example)
+        example = jax.tree.map(lambda v: jax.ShapeDtypeStruct((3, *v.shape), v.dtype), example)
     try:
         out = jax.eval_shape(anew(target.log_prob_fn), example)
     except Exception as error:

@@ -1,8 +1,7 @@
 """Targets: a log-probability on a space, probed before anything long starts.
 
 A `Target` is log pi(theta), unnormalised, evaluated pointwise on flat integers (docs/theory.md), with what is known
-about it: whether it can be differentiated at real theta, its cheap conditionals, its interaction graph.
-JAX hides mistakes (NaN, vector-valued functions, indices out of range all run), so every target is probed.
+about it. JAX hides mistakes (NaN, vector-valued functions, indices out of range all run), so every target is probed.
 """
 
 from collections.abc import Callable
@@ -16,13 +15,13 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import GradientError, TargetError, arguments
 from terrazzo.runtime.compilation import jit
-from terrazzo.spaces import Space, as_space
-from terrazzo.targets import probing
+from terrazzo.spaces import Configuration, Space, as_space
+from terrazzo.targets import mixed, probing
 from terrazzo.targets.black_boxes import BlackBox
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
 from terrazzo.targets.starts import find_starts
 from terrazzo.targets.summing import summed
-from terrazzo.targets.tracing import in_this_precision, traced
+from terrazzo.targets.tracing import here_and_now, in_this_precision, traced
 
 MAX_REDRAWS = 100
 SOFTNESS = 4.0  # nats for each violated constraint, at beta = 1
@@ -60,6 +59,7 @@ class Target(eqx.Module):
         one_hot_log_prob: Optional log-probability of a (d, K_max) array of (relaxed) one-hot rows, for
             gradient-informed moves of unordered variables.
         colours: Optional colouring of the interaction graph: int[d]; coordinates of one colour do not interact.
+        reference: Optional distribution that tempering starts from, such as the prior, for spaces with real variables.
         penalty: Optional soft form of the constraints: takes what `log_prob` takes and returns how many constraints are
             violated, 0 exactly where `log_prob` is finite. It is used to find starts where chance finds none.
         probe: Whether to check the function, and every hint against it, now (recommended; takes a fraction of a
@@ -80,6 +80,8 @@ class Target(eqx.Module):
     penalty_fn: Any
     vectorized: bool = eqx.field(static=True)
     has_gradient: bool = eqx.field(static=True)
+    has_real_gradient: bool = eqx.field(static=True)
+    reference: mixed.Reference | None
     inverse_temperature: Any
     soft_level: Any
     clamped: Clamped | None
@@ -96,6 +98,7 @@ class Target(eqx.Module):
         one_hot_log_prob: Callable | None = None,
         colours: Any = None,
         penalty: Callable | BlackBox | None = None,
+        reference: mixed.Reference | None = None,
         probe: bool = True,
     ):
         self.space = as_space(space)
@@ -110,6 +113,13 @@ class Target(eqx.Module):
                 )
         if penalty is not None and not callable(penalty) and not isinstance(penalty, BlackBox):
             raise TargetError("penalty", f"must be a function, got {arguments.shown(penalty)}", "or leave it out")
+        if self.space.num_reals:
+            hints = (site_logits, running_conditionals, one_hot_log_prob, colours, penalty)
+            mixed.refuse_hints(dict(zip(mixed.NO_HINTS, hints, strict=True)))
+        elif reference is not None:
+            raise TargetError(
+                "reference", "is for spaces with real variables", "leave it out: tempering is from uniform"
+            )
         if arguments.flag("terms", terms):
             log_prob = summed(log_prob, vectorized=vectorized)
         self.log_prob_fn = log_prob
@@ -121,11 +131,18 @@ class Target(eqx.Module):
             penalty = BlackBox(penalty, vectorized=log_prob.vectorized)
         self.penalty_fn = penalty
         self.vectorized = arguments.flag("vectorized", vectorized)
-        self.has_gradient = False
+        self.has_gradient = self.has_real_gradient = False
+        with jax.enable_x64(True):
+            self.reference = mixed.checked_reference(reference, self.space)
         self.inverse_temperature = None
         self.soft_level = None
         self.clamped = None
         probe = arguments.flag("probe", probe)
+        if self.space.num_reals:
+            with jax.enable_x64(True):  # reals are moved in float64 unless the user says otherwise
+                self.has_real_gradient = mixed.probe(self) if probe else not self.is_blackbox
+                mixed.trace(self)
+            return
         if probe and not self.is_blackbox:
             probing.probe_shape(self)
         self._trace()
@@ -181,6 +198,23 @@ class Target(eqx.Module):
         if self.soft_level is not None and self.inverse_temperature is not None:
             value = jnp.where(self.inverse_temperature == 1, value, self._softened(theta, value))
         return self.tempered_values(value)
+
+    def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
+        """log pi of a mixed configuration, as a density of the unconstrained y: see `targets.mixed`."""
+        value = self.log_prob_of(theta, y) + self.space.log_jacobian(y)
+        return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+    def log_prob_of(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
+        """`log_density` without the Jacobian: log pi in the user's scale."""
+        return self.given(y).log_prob_fn(self.space.discrete.unflatten(theta))
+
+    def unguarded(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
+        """log pi in the user's scale as the function itself has it: what its structure is read from."""
+        return self._called(self.space.unflatten(theta, y))
+
+    def given(self, y: Float[Array, " real"]) -> "Target":
+        """The discrete target of a mixed one at fixed reals y (unconstrained; it may be traced)."""
+        return mixed.of_given(self, y, Target)
 
     def _called_back(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
         """log pi of a black box, by a call to the host.
@@ -303,7 +337,7 @@ class Target(eqx.Module):
                 values = jax.tree.map(lambda v: v[None], values)
                 out = self.log_prob_fn(values)[0]
             else:
-                out = self.log_prob_fn(values)
+                out = here_and_now(self.log_prob_fn)(values)
         return jnp.asarray(out).astype(jnp.result_type(float))
 
     def penalty(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
@@ -313,12 +347,14 @@ class Target(eqx.Module):
             return self.penalty_fn(jax.tree.map(lambda v: v[None], values))[0].astype(jnp.result_type(float))
         return jnp.asarray(self.penalty_fn(values)).astype(jnp.result_type(float))
 
-    def possible_starts(self, key: Array, num_chains: int) -> Int[Array, "chain dim"]:
+    def possible_starts(self, key: Array, num_chains: int) -> Int[Array, "chain dim"] | Configuration:
         """Configurations of positive probability: uniform ones where these are common, else what a search finds.
 
         Impossible ones are redrawn, 100 times and then up to a million times within two seconds; a target with a
         `penalty` goes down that instead (see `starts`). Raises `StartError` where all of this finds none.
         """
+        if self.space.num_reals:
+            return mixed.possible_starts(self, key, num_chains)
         theta, log_prob = _draw_starts(self, key, num_chains, 1 if self.is_blackbox else MAX_REDRAWS)
         first, values = np.asarray(theta), np.asarray(log_prob)
         if (values == np.inf).any():
@@ -349,9 +385,6 @@ def _draw_starts(target: Target, key: Array, num_chains: int, most: int) -> tupl
     start = (0, jnp.zeros((num_chains, target.space.num_dims), jnp.int32), jnp.full(num_chains, -jnp.inf))
     _, theta, log_prob = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(c[2] == -jnp.inf), redraw, start)
     return theta, log_prob
-
-
-# ---- evaluation in batches
 
 
 def _single(function: Callable) -> Callable:

@@ -191,22 +191,24 @@ def summarise(
     log_prob: Any = None,
     weights: np.ndarray | None = None,
     values: Mapping[str, Any] | None = None,
+    reals: Any = None,
 ) -> Summary:
     """The summary of flat draws (chain, draw, d): ordered coordinates in the user's values, unordered by category.
 
-    Values that were kept in place of configurations count as coordinates.
+    Values that were kept in place of configurations count as coordinates. Real values, (chain, draw, value), follow the
+    discrete coordinates.
     """
+    num_dims = theta.shape[2] + (0 if reals is None else reals.shape[2])
     if 0 in theta.shape[:2]:
-        return Summary((), 0, space.num_dims, ("no draws",))
-    names = space.coordinate_names()
+        return Summary((), 0, num_dims, ("no draws",))
+    names = space.discrete.coordinate_names()
     rows: list[SummaryRow] = []
     notes: list[str] = []
     start, num_constant = 0, 0
-    num_dims = theta.shape[2]
     for name, kept in (values or {}).items():
         some, added = _value_rows(name, np.asarray(kept), weights)
         rows, num_constant, num_dims = rows + some, num_constant + added, num_dims + len(some)
-    for _, variable in space.variables if theta.shape[2] else ():
+    for _, variable in space.discrete_variables if theta.shape[2] else ():
         stop = start + variable.num_elements
         if variable.is_ordered:
             for first, last in _blocks(theta, start, stop):
@@ -221,6 +223,11 @@ def summarise(
                 num_constant += len(block) == 1
                 rows += block
         start = stop
+    if reals is not None and reals.shape[2]:
+        s = describe(reals, weights)
+        num_constant += int(s.is_constant.sum())
+        real_names = space.real_coordinate_names()
+        rows += [_row(name, ChainStatistics(*(column[i] for column in s))) for i, name in enumerate(real_names)]
     if log_prob is not None:
         rows.append(_row("log_prob", describe(log_prob, weights)))
     return Summary(tuple(rows), num_constant, num_dims, tuple(notes))

@@ -136,6 +136,23 @@ def _coloured_tables(
 ) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """Tables of the other terms, from configurations in which all sites of a colour are equal."""
     part = terms.only(wanted)
+    found = coloured_layout(part, sizes, allowance)
+    if found is None:
+        return None
+    configurations, groups = found
+    values = _evaluated(part, configurations, allowance)
+    return [(sites, np.moveaxis(values[rows][..., numbers], -1, 0)) for sites, rows, numbers in groups]
+
+
+def coloured_layout(
+    part: Terms, sizes: np.ndarray, allowance: Allowance
+) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] | None:
+    """Configurations that show all terms all their assignments, and where to find these among the values there.
+
+    Returns:
+        None if there are too many; else the configurations, and groups of terms of one shape: their sites, the row of
+        each assignment, and the numbers of the terms.
+    """
     scopes = sp.csr_matrix(part.scopes)
     graph = FactorGraph(scopes, sizes, allowance)
     if graph.is_dense:
@@ -150,15 +167,13 @@ def _coloured_tables(
     if sum(num_each) * part.num_terms > MAX_ENTRIES or sum(num_each) * len(sizes) > MAX_ENTRIES:
         return None
     first = dict(zip(distinct, np.cumsum([0] + num_each).tolist(), strict=False))
-    values = _evaluated(part, _configurations(distinct, largest, colours, sizes), allowance)
     out = []
     for group in groups:
         own, shape, c = group.colours, group.shape, chosen[tuple(sorted(group.colours))]
         strides = dict(zip(c, np.cumprod([1, *largest[list(c)][:0:-1]])[::-1].tolist(), strict=True))
         rows = first[c] + sum(np.arange(k).reshape(_axis(a, len(own))) * strides[own[a]] for a, k in enumerate(shape))
-        tables = np.moveaxis(values[np.broadcast_to(rows, shape)][..., group.numbers], -1, 0)
-        out.append((group.sites, tables))
-    return out
+        out.append((group.sites, np.broadcast_to(rows, shape), group.numbers))
+    return _configurations(distinct, largest, colours, sizes), out
 
 
 class _Group(NamedTuple):
