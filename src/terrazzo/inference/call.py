@@ -136,7 +136,9 @@ def sample(
         reporter.phase("probing")
         if budget.is_short:
             reporter.update(0, note="compiling takes some seconds, which max_seconds cannot bound")
-        return _in_precision(call, as_target(log_prob, space), precision)
+        target = as_target(log_prob, space)
+        result = _in_precision(call, target.without_model(), precision)
+        return result if target.model is None else replace(result, model=target.model)
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ class _Continuation:
         memory = Memory(self.memory.setup, _rows(result), self.memory.leaves)
         with jax.enable_x64(self.is_double), interruption, progress:
             longer = self.run_with(memory, settings, (progress, Budget(), interruption))
-        return replace(longer, continuation=replace(self, settings=settings, memory=memory))
+        return replace(longer, continuation=replace(self, settings=settings, memory=memory), model=result.model)
 
 
 def _rows(result: Result) -> dict[str, np.ndarray]:
