@@ -4,15 +4,20 @@ Value transforms are removed from a copy of the model, so that its log-density i
 the variables of the space bring their own coordinates. Supports that no variable of ours has use PyMC's transform.
 """
 
+import contextlib
+import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import arviz as az
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import xarray as xr
+from pymc.backends.arviz import find_constants
 from pymc.distributions import transforms
 from pymc.logprob import transforms as basic_transforms
 from pymc.model.transform.conditioning import remove_value_transforms
@@ -67,7 +72,9 @@ class _Density:
         self.ends = checked_bounds(
             bounds, self.discrete, set(self.rvs) - self.discrete, {rv.name for rv in model.observed_RVs}
         )
-        self.shapes = {name: tuple(int(n) for n in shape) for name, shape in model.eval_rv_shapes().items()}
+        self.shapes = {name: self._shape(rv) for name, rv in self.rvs.items()}
+        self.constants = find_constants(model)
+        self.coords = {dim: np.asarray(names) for dim, names in model.coords.items() if names is not None}
         self.cut: dict[str, tuple[int, int]] = {}
         self.space = Space(**{name: self._variable(name) for name in self.rvs})
         plain = remove_value_transforms(model)
@@ -83,6 +90,15 @@ class _Density:
         return Target(self.joint, self.space, reference=self._reference(), model=about)
 
     # ---- the space
+
+    def _shape(self, rv: Any) -> tuple[int, ...]:
+        """The shape of a variable; PyMC computes (and compiles) it where PyTensor has no draws of it in JAX."""
+        if None not in rv.type.shape:
+            return tuple(int(n) for n in rv.type.shape)
+        try:
+            return tuple(jax.eval_shape(pytensor_jax.draw_function([rv]), jax.random.key(0))[0].shape)
+        except Exception:
+            return tuple(int(n) for n in self.model.eval_rv_shapes()[rv.name])
 
     def _variable(self, name: str) -> Any:
         rv, shape = self.rvs[name], self.shapes[name]
@@ -111,14 +127,14 @@ class _Density:
         graph = pt.as_tensor(graph)
         if set(pm.inputvars(graph)) or any(rv in _ancestors(graph) for rv in self.model.basic_RVs):
             return None
-        return np.asarray(graph.eval())
+        return np.asarray(pytensor_jax.function([], [graph])()[0])
 
     def _support(self, rv: Any) -> Support:
         name, node = getattr(rv.owner.op, "name", ""), rv.owner
         if name == "bernoulli":
             return Support("binary", 0, 1)
         if name == "categorical":
-            return Support("categorical", 0, int(node.op.dist_params(node)[0].shape[-1].eval()) - 1)
+            return Support("categorical", 0, self._shape(node.op.dist_params(node)[0])[-1] - 1)
         parameters = node.op.dist_params(node) if hasattr(node.op, "dist_params") else ()
         ends = {"binomial": (0, 0), "beta_binomial": (0, 0), "discrete_uniform": (0, 1)}.get(name)
         if ends is None:
@@ -163,16 +179,15 @@ class _Density:
         graphs = (transform.backward(value, *inputs), transform.log_jac_det(value, *inputs).sum())
         if any(other in _ancestors(*graphs) for other in self.model.basic_RVs):
             raise SpaceError(f"variable {name!r}", DEPENDS, "sample it on a fixed support and scale it")
-        start = self.model.initial_point()[self.model.rvs_to_values[rv].name]
-        return GraphBijection(
-            shape, tuple(np.shape(start)), pytensor_jax.function([value], list(graphs)),
-            pytensor_jax.function([x], [transform.forward(x, *inputs)]),
-        )  # fmt: skip
+        forward = pytensor_jax.function([x], [transform.forward(x, *inputs)])
+        start = jax.eval_shape(forward, jax.ShapeDtypeStruct(shape, jnp.result_type(float)))[0]
+        return GraphBijection(shape, tuple(start.shape), pytensor_jax.function([value], list(graphs)), forward)
 
     def _observed(self) -> dict[str, Observed]:
         found = {}
         for rv in self.model.observed_RVs:
-            values = np.asarray(self.model.rvs_to_values[rv].eval())
+            value = self.model.rvs_to_values[rv]
+            values = np.asarray(value.data if hasattr(value, "data") else pytensor_jax.function([], [value])()[0])
             axes = self._axes(rv.name, values.shape)
             found[rv.name] = Observed(values, axes.get("dims"), axes.get("coords", {}))
         return found
@@ -232,7 +247,7 @@ class _Density:
             if any(other in _ancestors(rv) for other in self.model.free_RVs if other is not rv):
                 return None
             grid = np.arange(low, high + 1).reshape(-1, *(1,) * rv.ndim) + np.zeros(self.shapes[name], int)
-            log_probs = np.asarray(pm.logp(rv, grid).eval())
+            log_probs = np.asarray(pytensor_jax.function([], [pm.logp(rv, grid)])()[0])
             shares = np.exp(log_probs).sum(axis=0)
             if 1 - shares.min() > MOST_OUTSIDE:
                 warnings.warn(
@@ -246,19 +261,43 @@ class _Density:
     def predict(
         self, seed: int, draws: dict[str, np.ndarray], args: tuple, kwargs: dict[str, Any]
     ) -> dict[str, np.ndarray]:
-        """New data of each draw, by `pm.sample_posterior_predictive`."""
-        import xarray as xr
+        """New data of each draw, by `pm.sample_posterior_predictive`.
 
+        PyMC draws a variable anew if the data or the dims that it depends on have changed since: it is told both.
+        """
         if args or kwargs:
             raise TargetError("predictive", "takes no data for a PyMC model", "pm.set_data(...) on the model first")
-        columns = {
-            name: (("chain", "draw", *(f"{name}_{i}" for i in range(values.ndim - 1))), values[None])
-            for name, values in draws.items()
+        columns, coords = {}, dict(self.coords)
+        for name, values in draws.items():
+            axes = self._axes(name, values.shape[1:])
+            dims = axes.get("dims") or tuple(f"{name}_dim_{i}" for i in range(values.ndim - 1))
+            columns[name] = (("chain", "draw", *dims), values[None])
+            coords |= {dim: coords.get(dim, np.arange(n)) for dim, n in zip(dims, values.shape[1:], strict=True)}
+        used = {dim for dims, _ in columns.values() for dim in dims}
+        posterior = xr.Dataset(columns, {dim: names for dim, names in coords.items() if dim in used})
+        constants = {
+            name: ((tuple(f"{name}_dim_{i}" for i in range(np.ndim(x)))), x) for name, x in self.constants.items()
         }
-        found = pm.sample_posterior_predictive(
-            xr.Dataset(columns), model=self.model, random_seed=seed, progressbar=False, return_inferencedata=False
-        )
+        groups: dict[str, Any] = {"posterior": posterior, "constant_data": xr.Dataset(constants)}
+        trace = az.InferenceData(**groups) if hasattr(az, "InferenceData") else xr.DataTree.from_dict(groups)
+        with _quiet_log(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = pm.sample_posterior_predictive(
+                trace, model=self.model, random_seed=seed, progressbar=False, return_inferencedata=False
+            )
         return {name: np.asarray(values)[0] for name, values in found.items()}
+
+
+@contextlib.contextmanager
+def _quiet_log() -> Iterator[None]:
+    """PyMC logs which variables it draws."""
+    log = logging.getLogger("pymc")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 UNBOUNDED = ("poisson", "geometric", "negative_binomial", "nbinom", "discrete_weibull")

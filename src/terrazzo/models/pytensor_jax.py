@@ -30,12 +30,24 @@ def _import_backend() -> Any:
 
 backend = _import_backend()
 
+from pymc.distributions.discrete import DiscreteUniformRV  # noqa: E402
 from pytensor.compile import mode  # noqa: E402
 from pytensor.graph.fg import FunctionGraph  # noqa: E402
 from pytensor.graph.replace import clone_replace  # noqa: E402
 from pytensor.graph.traversal import graph_inputs  # noqa: E402
 from pytensor.link.jax.dispatch import jax_funcify  # noqa: E402
+from pytensor.link.jax.dispatch.random import jax_sample_fn  # noqa: E402
 from pytensor.tensor.random.type import RandomType  # noqa: E402
+
+if DiscreteUniformRV not in jax_sample_fn.registry:  # PyTensor has no draws of it in JAX
+
+    @jax_sample_fn.register(DiscreteUniformRV)
+    def _discrete_uniform(op: Any, node: Any) -> Any:
+        def draw(key: Any, size: Any, dtype: Any, low: Any, high: Any) -> Any:
+            shape = jnp.broadcast_shapes(jnp.shape(low), jnp.shape(high)) if size is None else tuple(size)
+            return jax.random.randint(key, shape, low, jnp.asarray(high) + 1).astype(dtype)
+
+        return draw
 
 
 def function(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., tuple]:
