@@ -59,14 +59,14 @@ def _chain_keys(key: Array, ids: Array) -> Array:
 
 
 @jit
-def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key: Array, theta: Array) -> Any:
-    """The states of all chains at the configurations `theta`, (chain, dim)."""
+def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key: Array, theta: Any) -> Any:
+    """The states of all chains at the configurations `theta`, (chain, dim), or at mixed ones."""
 
     def local(ids, theta, problem, parameters, key):
         sampler = build(spec, problem, parameters)
         return jax.vmap(sampler.init)(theta, _chain_keys(key, ids))
 
-    ids = jnp.arange(theta.shape[0], dtype=jnp.int32)
+    ids = jnp.arange(jax.tree.leaves(theta)[0].shape[0], dtype=jnp.int32)
     specs = (_SPLIT, _SPLIT, _ALL, _ALL, _ALL)
     return _sharded(mesh, local, specs, _SPLIT, ids, theta, problem, parameters, key)
 
@@ -132,7 +132,7 @@ def draw(
         The states; rows by name, (draw, chain, ...); and the sums over all steps of every field of the kernel's `Info`,
         by name, (chain, ...).
     """
-    dtype = problem.target.space.dtype
+    space, dtype = problem.target.space, problem.target.space.dtype
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
 
     def local(ids, problem, parameters, key, start, count, thin, states):
@@ -151,6 +151,7 @@ def draw(
                 "acceptance_rate": acceptance / thin.astype(acceptance.dtype),
                 "num_evaluations": evaluations,
                 **({} if spec.record is None else spec.record(states)),
+                **({"reals": jax.vmap(space.real_values)(states.reals)} if space.num_reals else {}),
             }
             return {**row, "latent": states.z} if keep_latent else row
 

@@ -12,6 +12,8 @@ from terrazzo.engine import kernels
 from terrazzo.runtime import devices
 from terrazzo.runtime.pacing import Chunk, in_chunks
 from terrazzo.samplers.parts.base import SamplerSpec, Tuning
+from terrazzo.spaces import Configuration
+from terrazzo.targets.mixed import non_finite_error as mixed_error
 from terrazzo.targets.probing import non_finite_error
 
 BUFFER_BYTES = 2**25
@@ -54,7 +56,10 @@ class Chains(NamedTuple):
 
     def start(self, key: Array, theta: Any) -> Any:
         """The states of all chains at the configurations `theta`, (chain, dim)."""
-        placed = devices.distribute(self.mesh, jnp.asarray(theta, jnp.int32))
+        is_mixed = isinstance(theta, Configuration)
+        codes = jnp.asarray(theta.theta if is_mixed else theta, jnp.int32)
+        start = Configuration(codes, jnp.asarray(theta.reals, jnp.result_type(float))) if is_mixed else codes
+        placed = devices.distribute(self.mesh, start)
         return kernels.start(self.mesh, self.spec, self.problem, self.parameters, key, placed)
 
     def draw(self, key: Array, states: Any, first: int, count: int, thin: int) -> tuple[Any, dict, dict]:
@@ -116,6 +121,9 @@ def check_states(target: Any, states: Any) -> None:
     """Raises a `TargetError` with the configuration of a chain whose log-probability is NaN or +inf."""
     log_prob = np.asarray(states.log_prob)
     bad = np.isnan(log_prob) | (log_prob == np.inf)
+    if bad.any() and target.space.num_reals:
+        k = int(bad.argmax())
+        raise mixed_error(target, np.asarray(states.position)[k], np.asarray(states.reals)[k])
     if bad.any():
         raise non_finite_error(target, np.asarray(states.position)[bad.argmax()])
 

@@ -20,6 +20,7 @@ from terrazzo.auto.options import Auto
 from terrazzo.engine import kernels as running
 from terrazzo.errors import ConfigurationError, OptionError, SpaceError, TransportError, arguments
 from terrazzo.errors.arguments import key_of_seed
+from terrazzo.inference.mixed import mixed_request, mixed_starts
 from terrazzo.inference.reporting import ALL_SUMMED
 from terrazzo.inference.requests import Request, as_request, choose_transport, fitted_to
 from terrazzo.inference.run import Run, Settings
@@ -29,6 +30,7 @@ from terrazzo.runtime.compilation import enable_compilation_cache, jit
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import REGISTRY, SamplerSpec
+from terrazzo.spaces import Configuration
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
@@ -36,6 +38,7 @@ from terrazzo.targets.identity import options_shown, shown, target_identity
 from terrazzo.targets.precision import MAX_ROUNDING, PrecisionLoss, doubled, rounding
 from terrazzo.targets.probing import non_finite_error, probe_points
 from terrazzo.targets.target import Target, as_target
+from terrazzo.targets.tracing import in_this_precision
 from terrazzo.transports import AbstractTransport
 from terrazzo.verdict.checks import EXACT, SUMMED, Verdict
 
@@ -164,6 +167,9 @@ def _in_precision(call: _Call, target: Target, precision: str) -> Result:
     if target.is_blackbox:
         target.log_prob_fn.is_stopped = call.interruption.is_requested
     is_single = jnp.result_type(float) == jnp.float32
+    if target.space.num_reals and is_single and precision == "auto":
+        with jax.enable_x64(True):  # trajectories add up errors of many gradients
+            return _run(call, in_this_precision(target), may_restart=False)
     if not is_single or precision == "float32":
         return _run(call, target, may_restart=False)
     if not target.is_blackbox and rounding(target, probe_points(target.space)) <= MAX_ROUNDING:
@@ -183,11 +189,14 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         theta = jnp.asarray(target.possible_starts(jax.random.key(0), SOFT_STARTS))
         target = target.softened(float(np.median(np.asarray(_log_probs(target, theta)))))
     call.progress.update(0, size=_checked_size(target, call.chains, call.draws, request.keep_latent))
+    if target.space.num_reals:
+        request = mixed_request(request, target)
+        call, spec, options = replace(call, request=request), request.spec, request.options
     if spec is not None:
         _check_sampler(spec, target)
     if spec is not None and spec.program is not None:
         return run_program(call, target)
-    transport = choose_transport(request, target, call.budget.seconds)
+    transport = None if target.space.num_reals else choose_transport(request, target, call.budget.seconds)
     if spec is not None:
         if spec.prepare is not None:
             options = spec.prepare(target, **options)
@@ -203,7 +212,8 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         chunk_size=CHUNK_SIZE, keep_latent=request.keep_latent, training=request.training,
         exploration=request.exploration,
         is_transport_asked=request.transport is not None or isinstance(request.training, dict),
-        may_enumerate=_may_enumerate(request), may_restart=may_restart, identity=identity,
+        may_enumerate=_may_enumerate(request) and not target.space.num_reals, may_restart=may_restart,
+        identity=identity,
     )  # fmt: skip
     mesh = devices.make_mesh(call.chains)
     tools = (call.progress, call.budget, call.interruption)
@@ -253,6 +263,8 @@ class _Continuation:
 def _rows(result: Result) -> dict[str, np.ndarray]:
     """The draws of a result as the loop hands them over, (draw, chain, ...)."""
     arrays = {"theta": result.codes, **result.sample_stats}
+    if result.reals is not None:
+        arrays["reals"] = result.reals
     if result.latent is not None:
         arrays["latent"] = result.latent
     if result.replicas is not None:
@@ -318,6 +330,7 @@ def _checked_size(target: Target, chains: int, draws: int, keep_latent: bool) ->
     """How large the draws and their figures are, in words; a run that does not fit at its peak is refused."""
     space = target.space
     each = space.num_dims * (space.dtype.itemsize + (4 if keep_latent else 0)) + BYTES_OF_FIGURES
+    each += 8 * space.num_real_values
     states = chains * space.num_dims * 16  # the chains themselves
     arguments.memory(
         f"{chains} chains x {draws} draws of {space.num_dims} coordinates", PEAK * chains * draws * each + states,
@@ -326,7 +339,7 @@ def _checked_size(target: Target, chains: int, draws: int, keep_latent: bool) ->
     return arguments.format_bytes(float(chains * draws * each))
 
 
-def _fingerprint(call: _Call, target: Target, starts: np.ndarray | None) -> dict[str, Any]:
+def _fingerprint(call: _Call, target: Target, starts: np.ndarray | Configuration | None) -> dict[str, Any]:
     """What must be the same for a run to continue another; not how many draws, how long, or in what chunks."""
     request = call.request
     plain = {name: getattr(call, name) for name in ("seed", "chains", "warmup", "thin")}
@@ -375,7 +388,9 @@ def encoded_starts(init: Any, target: Target) -> np.ndarray:
         raise SpaceError(f"init: {error.field}", error.problem, error.remedy) from None
 
 
-def _checked_starts(init: Any, target: Target, chains: int) -> np.ndarray:
+def _checked_starts(init: Any, target: Target, chains: int) -> np.ndarray | Configuration:
+    if target.space.num_reals:
+        return mixed_starts(init, target, chains)
     theta = encoded_starts(init, target)
     if theta.ndim == 1:
         theta = np.tile(theta, (chains, 1))

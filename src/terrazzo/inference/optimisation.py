@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from terrazzo.errors import OptionError, arguments
+from terrazzo.errors import OptionError, UnsupportedError, arguments
 from terrazzo.inference.call import encoded_starts
 from terrazzo.inference.search import Search
 from terrazzo.results.maximum import Maximum
@@ -91,6 +91,10 @@ def maximize(
     with in_precision, Progress(progress) as reporter:
         reporter.phase("probing")
         target = as_target(log_prob, space)
+        if target.space.num_reals:
+            raise UnsupportedError(
+                "space", "has real variables, over which maximize does not search", "sample, and take the best draw"
+            )
         size = f"{chains} ladders of {num_temperatures} temperatures"
         arguments.memory(size, 32.0 * chains * num_temperatures * target.space.num_dims, "ask for fewer")
         given = None if init is None else _checked_init(target, init)

@@ -23,6 +23,7 @@ from terrazzo.auto import (
 from terrazzo.diagnostics import LogZ
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
+from terrazzo.inference.mixed import divergence_check
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
 from terrazzo.runtime.interruption import Interruption
@@ -148,6 +149,7 @@ class Reporter(NamedTuple):
         s, space, target = self.settings, self.target.space, self.target
         empty = {
             "theta": np.zeros((s.chains, 0, space.num_dims), space.dtype), "log_prob": np.zeros((s.chains, 0)),
+            **({"reals": np.zeros((s.chains, 0, space.num_real_values))} if space.num_reals else {}),
         }  # fmt: skip
         arrays = kept.arrays() if kept.done else empty
         theta, log_prob, replicas = arrays.pop("theta"), arrays["log_prob"], arrays.pop("replica_log_probs", None)
@@ -165,15 +167,19 @@ class Reporter(NamedTuple):
         if tempered is not None:
             found["tempering"] = tempered
             is_settled = worst_agreement(theta, log_prob, self.policy)[0] <= self.policy.good_r_hat
-        if kept.done:
+        if kept.done and not space.num_reals:
             checks = (*checks, precision_check(target, theta, log_prob))
+        if "diverging" in arrays:
+            checks = (*checks, divergence_check(kept.info()))
         if self.store.error is not None:
             checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
-        least = log_sum_of_seen(theta, log_prob, self.policy) if kept.done else -np.inf
+        is_counted = kept.done and not space.num_reals  # densities have no largest share of log Z
+        least = log_sum_of_seen(theta, log_prob, self.policy) if is_counted else -np.inf
         evidence, log_z_verdict = settle_evidence(found, least=least, is_settled=is_settled, policy=self.policy)
         return Result(
             space=space,
             theta=theta,
+            reals=arrays.pop("reals", None),
             latent=arrays.pop("latent", None),
             sample_stats=arrays,
             evidence=evidence,

@@ -37,6 +37,7 @@ from terrazzo.engine.kept import Kept
 from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains, buffer_length, draws, tune
 from terrazzo.errors.arguments import key_of_seed
+from terrazzo.inference.mixed import watched
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
 from terrazzo.results.result import Result
 from terrazzo.runtime import devices
@@ -45,6 +46,7 @@ from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.exact import eliminated
 from terrazzo.samplers.parts.base import Drawn, SamplerSpec
+from terrazzo.spaces import Configuration
 from terrazzo.storage.checkpoints import Checkpoint, restore_states, state_leaves
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
@@ -106,7 +108,9 @@ class Run:
         keys = jax.random.split(key_of_seed(settings.seed), 8)
         self.train_key, self.start_key, self.init_key, self.warm_key = keys[0], *keys[2:5]
         self.draw_key, self.evidence_key, self.plan_key = keys[5:]
-        length = buffer_length(s.chains, space.num_dims, space.dtype.itemsize, s.draws, s.keep_latent)
+        length = buffer_length(
+            s.chains, space.num_dims + 8 * space.num_real_values, space.dtype.itemsize, s.draws, s.keep_latent
+        )
         self.context = Context(
             target=target, num_chains=s.chains, num_draws=s.draws, thin=s.thin, mesh=mesh, length=length,
             budget=budget, progress=progress,
@@ -117,11 +121,11 @@ class Run:
         )  # fmt: skip
 
     def execute(
-        self, transport: AbstractTransport | None, options: dict[str, Any], starts: np.ndarray | None,
-        plan: Setup | None = None,
-    ) -> Result:  # fmt: skip
+        self, transport: AbstractTransport | None, options: dict[str, Any], starts: Any, plan: Setup | None = None
+    ) -> Result:
         """All phases; Ctrl-C while drawing returns what was drawn."""
         is_planned = self.settings.exploration is not None or self.settings.sampler == "auto"
+        is_planned = is_planned and not self.target.space.num_reals
         setup = self.store.load_setup()
         if setup is None and plan is not None:
             setup = plan
@@ -198,7 +202,7 @@ class Run:
 
     # ---- without a plan
 
-    def _tuned(self, transport: Any, options: dict, starts: np.ndarray | None, setup: Setup | None) -> Ready:
+    def _tuned(self, transport: Any, options: dict, starts: Any, setup: Setup | None) -> Ready:
         """Fit the transport if there is one, then tune the sampler."""
         assert self.spec is not None
         fitted, evidence = None, None
@@ -214,7 +218,8 @@ class Run:
             states, header, history = self._restored_states(chains, setup), setup.header, setup.history
         else:
             states, chains = self._warm_up(chains, starts)
-            self._check_precision(np.asarray(states.position)[:, None])
+            if not self.target.space.num_reals:
+                self._check_precision(np.asarray(states.position)[:, None])
             history, training = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
             header = {"training": training, "seconds": self.progress.seconds, "thin": self.settings.thin or 1}
             if self.store.is_lasting or transport is None or is_storable(transport):
@@ -264,8 +269,10 @@ class Run:
         weights = sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS).log_weights
         return importance_summary(np.asarray(weights))
 
-    def _starts(self, transport: AbstractTransport | None) -> np.ndarray:
+    def _starts(self, transport: AbstractTransport | None) -> Any:
         chains = self.settings.chains
+        if self.target.space.num_reals:
+            return self.target.possible_starts(self.start_key, chains)
         uniform = np.array(self.target.possible_starts(self.start_key, chains))
         if transport is None:
             return uniform
@@ -275,7 +282,7 @@ class Run:
         uniform[:half] = np.asarray(pushed.theta)[possible[:half]]
         return uniform
 
-    def _warm_up(self, chains: Chains, starts: np.ndarray | None) -> tuple[Any, Chains]:
+    def _warm_up(self, chains: Chains, starts: Any) -> tuple[Any, Chains]:
         """The states after warm-up, and the chains with what was tuned in it."""
         total, spec, problem = self.settings.warmup, chains.spec, chains.problem
         self.progress.phase("warm-up", total, "steps")
@@ -301,7 +308,10 @@ class Run:
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
     def _restored_states(self, chains: Chains, setup: Setup) -> Any:
-        theta = jnp.zeros((self.settings.chains, self.target.space.num_dims), jnp.int32)
+        chains_, space = self.settings.chains, self.target.space
+        theta: Any = jnp.zeros((chains_, space.num_dims), jnp.int32)
+        if space.num_reals:
+            theta = Configuration(theta, jnp.zeros((chains_, space.num_reals), jnp.result_type(float)))
         return restore_states(jax.eval_shape(lambda t: chains.start(self.init_key, t), theta), setup.states)
 
     def _draw(self, ready: Ready) -> tuple[Kept, BaseException | None]:
@@ -312,7 +322,7 @@ class Run:
             states = restore_states(states, leaves)
         for rows in stored:
             kept.add(rows)
-            monitor.update(np.moveaxis(rows["theta"], 0, 1))
+            monitor.update(watched(rows))
         states = devices.distribute(self.mesh, states)
         self.progress.phase("sampling", s.draws, "draws")
         thin = ready.thin if ready.plan is None else ready.thin // ready.plan.rounds
@@ -324,7 +334,7 @@ class Run:
                 self.store.save_draws(rows, state_leaves(chunk.out.states))
                 kept.add_chunk(chunk)
                 self.budget.spend_evaluations("sampling", rows["num_evaluations"])
-                monitor.update(np.moveaxis(rows["theta"], 0, 1))
+                monitor.update(watched(rows))
                 acceptance = float(rows["acceptance_rate"].mean())
                 self.progress.update(kept.done, acceptance=acceptance, worst_r_hat=monitor.worst())
                 if self.budget.is_over:

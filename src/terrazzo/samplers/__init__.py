@@ -11,7 +11,9 @@ from terrazzo.errors import OptionError
 from terrazzo.errors.arguments import shown
 from terrazzo.samplers.kernels import any_scale as _any_scale
 from terrazzo.samplers.kernels import binary_hmc as _binary_hmc
+from terrazzo.samplers.kernels import blocked as _blocked
 from terrazzo.samplers.kernels import blocks as _blocks
+from terrazzo.samplers.kernels import collapsed as _collapsed
 from terrazzo.samplers.kernels import coloured_gibbs as _coloured_gibbs
 from terrazzo.samplers.kernels import discontinuous_hmc as _discontinuous_hmc
 from terrazzo.samplers.kernels import discrete_langevin as _discrete_langevin
@@ -52,8 +54,11 @@ from terrazzo.samplers.parts.own import is_kernel as is_kernel
 from terrazzo.samplers.parts.own import own_sampler as own_sampler
 from terrazzo.samplers.parts.ratios import check_gradient as _check_gradient
 from terrazzo.samplers.parts.reading import prepare_neighbours as _prepare_neighbours
+from terrazzo.samplers.parts.real_moves import check_mixed as _check_mixed
+from terrazzo.samplers.parts.real_moves import mixed_record as _mixed_record
 
 _GRADIENT, _ORDERED, _TRANSPORT = frozenset({"gradient"}), frozenset({"ordered"}), frozenset({"transport"})
+_REALS = frozenset({"reals"})
 
 # fmt: off
 metropolis = SamplerSpec(
@@ -150,6 +155,14 @@ latent_hmc = SamplerSpec(
 latent_nuts = SamplerSpec(
     "latent_nuts", _latent_nuts.nuts, "no-U-turn sampler with a straight-through force", "Hoffman & Gelman (2014)",
     _TRANSPORT, tuning=_latent_nuts.tuning, has_latent=True)
+blocked = SamplerSpec(
+    "blocked", _blocked.blocked, "a discrete kernel at fixed reals, then NUTS at fixed theta",
+    "Jensen et al. (1995)", _REALS, tuning=_blocked.tuning, check=_check_mixed, prepare=_blocked.prepare,
+    record=_mixed_record)
+collapsed = SamplerSpec(
+    "collapsed", _collapsed.collapsed, "NUTS with the discrete variables summed out, which are drawn given the reals",
+    "Hoffman & Gelman (2014)", _REALS, tuning=_collapsed.tuning, check=_collapsed.check, prepare=_collapsed.prepare,
+    record=_mixed_record)
 smc = SamplerSpec(
     "smc", _smc.smc, "sequential Monte Carlo from the uniform law: particles and log Z", "Del Moral et al. (2006)",
     program=_smc.smc)
@@ -161,6 +174,7 @@ exact = SamplerSpec(
     program=_exact.exact)
 
 PROGRAMS: dict[str, SamplerSpec] = {spec.name: spec for spec in (smc, importance, exact)}
+MIXED: dict[str, SamplerSpec] = {spec.name: spec for spec in (blocked, collapsed)}
 REGISTRY: dict[str, SamplerSpec] = {spec.name: spec for spec in (
     metropolis, integer_metropolis, gibbs, systematic_gibbs, metropolised_gibbs, block_gibbs, pair_gibbs, swap,
     coloured_gibbs, slice_gibbs, hamming_ball, locally_balanced, zanella, tabu, gibbs_with_gradients,
@@ -170,7 +184,18 @@ REGISTRY: dict[str, SamplerSpec] = {spec.name: spec for spec in (
 )}
 # fmt: on
 
-__all__ = [*REGISTRY, *PROGRAMS, "PROGRAMS", "REGISTRY", "BoundSampler", "SamplerSpec", "SamplingAlgorithm", "get"]
+__all__ = [
+    *REGISTRY,
+    *MIXED,
+    *PROGRAMS,
+    "MIXED",
+    "PROGRAMS",
+    "REGISTRY",
+    "BoundSampler",
+    "SamplerSpec",
+    "SamplingAlgorithm",
+    "get",
+]
 
 
 def get(name: Any, field: str = "sampler") -> SamplerSpec:
@@ -179,7 +204,7 @@ def get(name: Any, field: str = "sampler") -> SamplerSpec:
     >>> get("gibbs").reference
     'Geman & Geman (1984)'
     """
-    known = REGISTRY | PROGRAMS
+    known = REGISTRY | MIXED | PROGRAMS
     if isinstance(name, str) and name in known:
         return known[name]
     near = difflib.get_close_matches(shown(name), known, n=3, cutoff=0.4)

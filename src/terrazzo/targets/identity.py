@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from terrazzo.targets import mixed
 from terrazzo.targets.target import Target
 from terrazzo.targets.tracing import ADDRESS, TracedFunction, digest, traced_anyway
 
@@ -32,6 +33,8 @@ def target_identity(target: Target) -> dict[str, str]:
     >>> one[COMPUTATION] == two[COMPUTATION], one[DATA] == two[DATA]
     (True, False)
     """
+    if target.space.num_reals:
+        return _mixed_identity(target)
     texts, data = [str(target.colours)], [digest(target.inverse_temperature)]
     dim, size = target.space.num_dims, target.space.max_size
     theta, one = jax.ShapeDtypeStruct((dim,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
@@ -58,6 +61,26 @@ def target_identity(target: Target) -> dict[str, str]:
             continue
         texts.append(f"{name} {found.computation.key}")
         data.append(digest(*found.constants))
+    return {COMPUTATION: digest(*texts), DATA: digest(*data)}
+
+
+def _mixed_identity(target: Target) -> dict[str, str]:
+    """The same of a target with real variables: its function alone, which has no hints."""
+    example = mixed.example_values(target.space)
+    texts, data = [str(target.space)], [digest(target.inverse_temperature)]
+    functions: dict[str, Any] = {"log_prob": target.log_prob_fn}
+    if target.reference is not None:
+        functions["reference"] = target.reference.log_prob
+    for name, function in functions.items():
+        try:
+            found = function if isinstance(function, TracedFunction) else traced_anyway(function, example)
+            texts.append(f"{name} {found.computation.key}")
+            data.append(digest(*found.constants))
+        except Exception:  # a black box, or a trace that does not show what it does: known by its values
+            points = mixed.probe_points(target.space)
+            at = [target.log_prob_of(jnp.asarray(t), jnp.asarray(y)) for t, y in zip(*points, strict=True)]
+            texts.append(f"{name} hidden {getattr(function, 'name', None)}")
+            data.append(", ".join(f"{float(value):.7e}" for value in at))
     return {COMPUTATION: digest(*texts), DATA: digest(*data)}
 
 

@@ -26,7 +26,7 @@ from terrazzo.errors import GradientError, StartError, TargetError, arguments
 from terrazzo.runtime.compilation import jit
 from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.black_boxes import BlackBox
-from terrazzo.targets.tracing import traced
+from terrazzo.targets.tracing import here_and_now, traced
 
 NUM_PROBES = 6
 SPREAD = 2.0  # unconstrained starts are uniform within -2..2, as in Stan
@@ -83,7 +83,7 @@ def user_value(fn: Any, space: Space, values: Any, *, vectorized: bool = False) 
     elif vectorized:
         value = fn(jax.tree.map(lambda v: v[None], values))[0]
     else:
-        value = fn(values)
+        value = here_and_now(fn)(values)
     value = jnp.asarray(value).astype(jnp.result_type(float))
     return jnp.where(jnp.isnan(value), -jnp.inf, value)
 

@@ -25,7 +25,7 @@ def is_traced(target: Target) -> bool:
 
 
 def structure_of(target: Target, *, max_seconds: float = MAX_SECONDS) -> Structure | None:
-    """What the target's log pi reveals.
+    """What the target's log pi reveals; of a mixed one, what holds for the discrete variables at all reals.
 
     Args:
         target: The target.
@@ -55,6 +55,9 @@ def structure_of(target: Target, *, max_seconds: float = MAX_SECONDS) -> Structu
 
 def _read(target: Target, max_seconds: float) -> Structure | None:
     try:
+        if target.space.num_reals:
+            family, num_data = lambda theta, y: target.unguarded(theta, y), target.space.num_reals
+            return read(family, target.space.sizes, max_seconds=max_seconds, num_data=num_data)
         return read(lambda theta: target._traced(theta), target.space.sizes, max_seconds=max_seconds)
     except Exception:  # whatever tracing meets: such a function is evaluated as it is
         return None

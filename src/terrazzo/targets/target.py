@@ -22,7 +22,7 @@ from terrazzo.targets.black_boxes import BlackBox
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
 from terrazzo.targets.starts import find_starts
 from terrazzo.targets.summing import summed
-from terrazzo.targets.tracing import in_this_precision, traced
+from terrazzo.targets.tracing import here_and_now, in_this_precision, traced
 
 MAX_REDRAWS = 100
 SOFTNESS = 4.0  # nats for each violated constraint, at beta = 1
@@ -138,14 +138,16 @@ class Target(eqx.Module):
         self.penalty_fn = penalty
         self.vectorized = arguments.flag("vectorized", vectorized)
         self.has_gradient = self.has_real_gradient = False
-        self.reference = mixed.checked_reference(reference, self.space)
+        with jax.enable_x64(True):
+            self.reference = mixed.checked_reference(reference, self.space)
         self.inverse_temperature = None
         self.soft_level = None
         self.clamped = None
         probe = arguments.flag("probe", probe)
         if self.space.num_reals:
-            self.has_real_gradient = mixed.probe(self) if probe else not self.is_blackbox
-            mixed.trace(self)
+            with jax.enable_x64(True):  # reals are moved in float64 unless the user says otherwise
+                self.has_real_gradient = mixed.probe(self) if probe else not self.is_blackbox
+                mixed.trace(self)
             return
         if probe and not self.is_blackbox:
             probing.probe_shape(self)
@@ -214,11 +216,16 @@ class Target(eqx.Module):
 
     def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
         """log pi of a mixed configuration, as a density of the unconstrained y: see `targets.mixed`."""
-        return self.log_prob_of(theta, y) + self.space.log_jacobian(y)
+        value = self.log_prob_of(theta, y) + self.space.log_jacobian(y)
+        return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
     def log_prob_of(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
         """`log_density` without the Jacobian: log pi in the user's scale."""
         return self.given(y).log_prob_fn(self.space.discrete.unflatten(theta))
+
+    def unguarded(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
+        """log pi in the user's scale as the function itself has it: what its structure is read from."""
+        return self._called(self.space.unflatten(theta, y))
 
     def given(self, y: Float[Array, " real"]) -> "Target":
         """The discrete target of a mixed one at fixed reals y (unconstrained; it may be traced)."""
@@ -345,7 +352,7 @@ class Target(eqx.Module):
                 values = jax.tree.map(lambda v: v[None], values)
                 out = self.log_prob_fn(values)[0]
             else:
-                out = self.log_prob_fn(values)
+                out = here_and_now(self.log_prob_fn)(values)
         return jnp.asarray(out).astype(jnp.result_type(float))
 
     def penalty(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:

@@ -197,6 +197,13 @@ def traced_anyway(function: Callable, *examples: Any) -> TracedFunction:
     return TracedFunction(tuple(pool.constants), Computation(key, forms, function, examples, is_double()))
 
 
+def here_and_now(function: Any) -> Any:
+    """The function itself in place of its trace, where that is of another precision than that of here and now."""
+    if isinstance(function, TracedFunction) and function.computation.is_double != is_double():
+        return function.computation.function
+    return function
+
+
 def in_this_precision(tree: Any) -> Any:
     """The pytree with every `TracedFunction` traced in the precision of here and now."""
 
@@ -275,13 +282,23 @@ def _form(function: Callable, arguments: tuple, pool: _Pool) -> tuple[Form, str]
     def rest(*xs: Any) -> Any:
         return _interpret(closed, xs[len(places) :], iter(xs[: len(places)]))
 
-    final = jax.make_jaxpr(rest)(*constants, *leaves)
+    try:
+        final = jax.make_jaxpr(rest)(*constants, *leaves)
+    except TypeError:  # JAX hands over NumPy arrays in the precision in which it first met them
+        for i in places:
+            pool.constants[i] = _in_default_precision(pool.constants[i])
+        constants = [pool.constants[i] for i in places]
+        final = jax.make_jaxpr(rest)(*constants, *leaves)
     _, parts = _look(final)
     text = [str(final.jaxpr), *parts, *(digest(c) for c in final.consts), str(jax.tree.structure(shape))]
     if has_rules and _kind(leaves) == "real":
         text.append(_gradient(rest, constants, leaves))
     form = Form(final, tuple(x.dtype for x in leaves), tuple(places), jax.tree.structure(shape))
     return form, ADDRESS.sub("", "\n".join(text))
+
+
+def _in_default_precision(value: Any) -> Any:
+    return value.astype(jnp.result_type(float)) if jnp.issubdtype(value.dtype, jnp.floating) else value
 
 
 def _as_constant(value: Any, aval: Any) -> Any:

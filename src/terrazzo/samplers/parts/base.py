@@ -75,7 +75,7 @@ class SamplerSpec:
         factory: `factory(target, **parameters)`, or `factory(target, transport, **parameters)` if it needs one.
         summary: One line for `terrazzo samplers`.
         reference: Author (year).
-        needs: What it needs of the target: any of "transport", "gradient", "binary", "ordered", "pairwise".
+        needs: What it needs of the target: any of "transport", "gradient", "binary", "ordered", "pairwise", "reals".
         tuning: `tuning(target, **options) -> Tuning`, or None if there is nothing to tune.
         check: `check(target) -> None`: raises `UnsupportedError` early if the method does not apply.
         prepare: `prepare(target, **options) -> options`: finds on the host what the factory cannot find inside

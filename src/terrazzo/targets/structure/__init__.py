@@ -32,6 +32,8 @@ from terrazzo.targets.structure.pairs import PottsForm as PottsForm
 from terrazzo.targets.structure.pairs import pair_tables, potts_form
 from terrazzo.targets.structure.program import Program
 from terrazzo.targets.structure.running_tables import RunningTables as RunningTables
+from terrazzo.targets.structure.summation import Summation as Summation
+from terrazzo.targets.structure.summation import plan_summation
 from terrazzo.targets.structure.tables import Factors as Factors
 from terrazzo.targets.structure.tables import factor_tables
 from terrazzo.targets.structure.terms import Block, Terms, find_terms
@@ -63,9 +65,25 @@ class Structure:
         distinct = np.unique(self.terms.sets[self.terms.arities > 0])
         return FactorGraph(self.terms.dependence.pool.csr(distinct), self.sizes, self.allowance)
 
+    @property
+    def has_data(self) -> bool:
+        """Whether the function has data that are not known yet: it has no tables of numbers then."""
+        return self.terms.dependence.program.has_data
+
+    @cached_property
+    def summation(self) -> Summation | None:
+        """The sum over all configurations as a function of data, if it can be compiled."""
+        try:
+            with self.allowance.stage():
+                return plan_summation(self.terms, self.graph, self.allowance) if self.has_data else None
+        except OutOfTimeError:
+            return None
+
     @cached_property
     def factors(self) -> tuple[list[Factors], float] | None:
-        """The terms as tables, and a constant; None if they are too large or take too long."""
+        """The terms as tables, and a constant; None if they are too large, take too long, or depend on data."""
+        if self.has_data:
+            return None
         try:
             with self.allowance.stage():
                 return factor_tables(self.terms, self.sizes, self.allowance)
@@ -131,6 +149,8 @@ class Structure:
     @cached_property
     def running(self) -> RunningField | RunningProducts | None:
         """Running conditionals, if log pi looks at theta through linear products."""
+        if self.has_data:
+            return None
         if self.graph.arity <= 2:
             return None if self.pairs is None else running_field(self.pairs)
         try:
@@ -193,7 +213,14 @@ class Structure:
         return maximum(*self.factors, self.graph)
 
 
-def read(log_prob: Callable, sizes: np.ndarray, *, terms: bool = False, max_seconds: float = MAX_SECONDS) -> Structure:
+def read(
+    log_prob: Callable,
+    sizes: np.ndarray,
+    *,
+    terms: bool = False,
+    max_seconds: float = MAX_SECONDS,
+    num_data: int | None = None,
+) -> Structure:
     """Reads a function.
 
     Args:
@@ -202,6 +229,7 @@ def read(log_prob: Callable, sizes: np.ndarray, *, terms: bool = False, max_seco
         terms: Whether the function returns terms, whose sum is log pi.
         max_seconds: Reading is given up after this time: one term on all sites. What is left of it is for tables,
             colours and an order of elimination, which are done without where it does not suffice.
+        num_data: Reals that `log_prob` takes beside theta; what is read holds for all of them.
 
     >>> import jax.numpy as jnp
     >>> found = read(lambda theta: (theta[1:] == theta[:-1]).sum() * 0.5, np.full(5, 3))
@@ -211,10 +239,12 @@ def read(log_prob: Callable, sizes: np.ndarray, *, terms: bool = False, max_seco
     sizes = np.asarray(sizes)
     allowance = Allowance(max_seconds)
     deadline = time.monotonic() + max_seconds
-    whole = Program(log_prob, len(sizes), is_opaque=True)  # raises here if the function cannot be traced
+    whole = Program(
+        log_prob, len(sizes), is_opaque=True, num_data=num_data
+    )  # raises here if the function cannot be traced
     try:
         with allowance.stage():
-            found = find_terms(Dependence(Program(log_prob, len(sizes)), deadline), deadline)
+            found = find_terms(Dependence(Program(log_prob, len(sizes), num_data=num_data), deadline), deadline)
         return Structure(found, sizes, allowance=allowance)
     except Exception:  # whatever is met in a user's function, reading may be blunt but must not fail
         return Structure(_whole(whole), sizes, is_whole=True)

@@ -10,6 +10,7 @@ are formed, never differences with what they were.
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -147,6 +148,7 @@ class TermLogits(AbstractSiteLogits):
     Attributes:
         sizes: The number of values of each site.
         owner: For each term the place of its site among `sites`, or their number if it has none.
+        data: What else the terms depend on, if the function has data that vary.
     """
 
     sites: Int[Array, " site"]
@@ -154,13 +156,14 @@ class TermLogits(AbstractSiteLogits):
     sizes: Int[Array, " site"]
     owner: Int[Array, " term"]
     terms: Terms = eqx.field(static=True)
+    data: Any = None
 
     def logits(self, theta: Int[Array, " dim"]) -> Float[Array, "site value"]:
         size = self.is_value.shape[1]
         values = (theta[self.sites] + jnp.arange(size, dtype=theta.dtype)[:, None]) % self.sizes  # (shift, site)
 
         def shifted(new: Array) -> Array:
-            found = self.terms.values(theta.at[self.sites].set(new))
+            found = self.terms.values(theta.at[self.sites].set(new), self.data)
             return jnp.zeros(len(self.sites) + 1, found.dtype).at[self.owner].add(found)[:-1]
 
         found = jax.vmap(shifted)(values)

@@ -138,6 +138,8 @@ class Dependence:
         self.pool = Pool(program.size(0))
         self.sets = {0: 1 + np.arange(program.size(0), dtype=np.int64)}
         self.holds = {0: FINITE}
+        if program.has_data:
+            self.sets[1], self.holds[1] = np.zeros(program.size(1), np.int64), FINITE
         if is_blunt:
             everything = self.pool.union(np.zeros(program.size(0), np.int64), self.sets[0], 1)[0]
             self.sets[program.output] = np.full(program.size(program.output), everything)
@@ -278,12 +280,15 @@ class Dependence:
         for s in slots:
             if self.program.is_constant(s):
                 values.append(self.program.value(s))
+            elif s in self.program.by_data:  # data may move it anywhere
+                values.append(np.zeros(self.program.shape(s), self.program.dtype(s)))
             else:  # elements with an empty set are the same at every theta, so at zero
                 at_zero = self.program.evaluate(jnp.zeros(self.program.shape(0), jnp.int32), [s])[0]
                 values.append(np.where((self.of(s) > 0).reshape(self.program.shape(s)), 0, np.asarray(at_zero)))
         if equation.name == "dynamic_slice":
-            return values, np.array([bool(self.of(s).any()) for s in slots])
+            return values, np.array([bool(self.of(s).any()) or s in self.program.by_data for s in slots])
         is_moved = np.asarray((self.of(slots[0]) > 0).reshape(-1, values[0].shape[-1]).any(axis=0))
+        is_moved = is_moved | (slots[0] in self.program.by_data)
         return [np.where(is_moved, 0, values[0])], is_moved
 
     def _blurred(self, slot: int, sets: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:

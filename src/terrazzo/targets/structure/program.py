@@ -1,7 +1,8 @@
 """A traced function as one flat list of equations over numbered slots: calls inlined, conditionals made selections.
 
-Slot 0 is theta. Every other slot is a constant, or the output of exactly one equation. Short scans are unrolled; a scan
-whose carry only hands values to the next step or adds them up is one batched step, whatever its length (`_batched`).
+Slot 0 is theta; slot 1 is its data, if the function has some that are not known yet. Every other slot is a constant, or
+the output of exactly one equation. Short scans are unrolled; a scan whose carry only hands values to the next step or
+adds them up is one batched step, whatever its length (`_batched`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -39,23 +40,32 @@ class Equation(NamedTuple):
 class Program:
     """A function of theta, (d,) int32, read into equations; an opaque one is a single call.
 
+    With data it is a function of theta and of reals, which are in slot 1: what is read then holds for all of them.
+
     Attributes:
-        equations: In the order of the computation; only those that depend on theta.
+        equations: In the order of the computation; only those that depend on theta or on data.
+        by_data: The slots that depend on data.
         avals: Shape and dtype of each slot.
         output: The slot of the result.
         made_by: The equation behind each slot.
     """
 
-    def __init__(self, function: Callable[[Array], Array], num_dims: int, *, is_opaque: bool = False):
-        theta = jax.ShapeDtypeStruct((num_dims,), jnp.int32)
-        closed = jax.make_jaxpr(jax.jit(function) if is_opaque else function)(theta)
+    def __init__(
+        self, function: Callable[..., Array], num_dims: int, *, is_opaque: bool = False, num_data: int | None = None
+    ):
+        inputs = [jax.ShapeDtypeStruct((num_dims,), jnp.int32)]
+        if num_data is not None:
+            inputs.append(jax.ShapeDtypeStruct((num_data,), jnp.result_type(float)))
+        closed = jax.make_jaxpr(jax.jit(function) if is_opaque else function)(*inputs)
         self._is_opaque = is_opaque
-        self.avals: list[Any] = [theta]
+        self.has_data = num_data is not None
+        self.by_data = {1} if self.has_data else set()
+        self.avals: list[Any] = list(inputs)
         self.equations: list[Equation] = []
         self.made_by: dict[int, Equation] = {}
         self._constants: dict[int, Any] = {}
         self._known: dict[Any, list[int]] = {}  # equations that were met before, and scalar constants
-        self.output = self._inline(closed.jaxpr, closed.consts, [0])[0]
+        self.output = self._inline(closed.jaxpr, closed.consts, list(range(len(inputs))))[0]
 
     # ---- what a slot holds
 
@@ -75,9 +85,9 @@ class Program:
         """The value of a constant slot."""
         return np.asarray(self._constants[slot])
 
-    def evaluate(self, theta: Array, slots: Sequence[int]) -> list[Array]:
+    def evaluate(self, theta: Array, slots: Sequence[int], data: Array | None = None) -> list[Array]:
         """The values of some slots at a configuration; traceable."""
-        return self.resume({0: theta}, slots)
+        return self.resume({0: theta} if data is None else {0: theta, 1: data}, slots)
 
     def resume(self, values: dict[int, Any], slots: Sequence[int]) -> list[Array]:
         """The values of some slots, computed from those of others (a cut between theta and the slots)."""
@@ -133,6 +143,8 @@ class Program:
         self.avals.extend(avals)
         self.equations.append(equation)
         self.made_by.update({s: equation for s in equation.outputs})
+        if not self.by_data.isdisjoint(inputs):
+            self.by_data.update(equation.outputs)
         return list(equation.outputs)
 
     def _inline(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[int]) -> list[int]:

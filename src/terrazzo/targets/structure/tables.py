@@ -136,6 +136,23 @@ def _coloured_tables(
 ) -> list[tuple[np.ndarray, np.ndarray]] | None:
     """Tables of the other terms, from configurations in which all sites of a colour are equal."""
     part = terms.only(wanted)
+    found = coloured_layout(part, sizes, allowance)
+    if found is None:
+        return None
+    configurations, groups = found
+    values = _evaluated(part, configurations, allowance)
+    return [(sites, np.moveaxis(values[rows][..., numbers], -1, 0)) for sites, rows, numbers in groups]
+
+
+def coloured_layout(
+    part: Terms, sizes: np.ndarray, allowance: Allowance
+) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] | None:
+    """Configurations that show all terms all their assignments, and where to find these among the values there.
+
+    Returns:
+        None if there are too many; else the configurations, and groups of terms of one shape: their sites, the row of
+        each assignment, and the numbers of the terms.
+    """
     scopes = sp.csr_matrix(part.scopes)
     graph = FactorGraph(scopes, sizes, allowance)
     if graph.is_dense:
@@ -151,7 +168,6 @@ def _coloured_tables(
     if sum(num_each) * part.num_terms > MAX_ENTRIES or sum(num_each) * len(sizes) > MAX_ENTRIES:
         return None
     first = dict(zip(distinct, np.cumsum([0] + num_each).tolist(), strict=False))
-    values = _evaluated(part, _configurations(distinct, largest, colours, sizes), allowance)
     groups: dict[tuple, list[int]] = {}
     for t, (sites, c) in enumerate(zip(sites_of, sets, strict=True)):
         groups.setdefault(
@@ -161,9 +177,9 @@ def _coloured_tables(
     for (c, own, shape), numbers in groups.items():
         strides = dict(zip(c, np.cumprod([1, *largest[list(c)][:0:-1]])[::-1].tolist(), strict=True))
         rows = first[c] + sum(np.arange(k).reshape(_axis(a, len(own))) * strides[own[a]] for a, k in enumerate(shape))
-        tables = np.moveaxis(values[np.broadcast_to(rows, shape)][..., numbers], -1, 0)
-        out.append((np.asarray([sites_of[t] for t in numbers], int).reshape(len(numbers), -1), tables))
-    return out
+        own_sites = np.asarray([sites_of[t] for t in numbers], int).reshape(len(numbers), -1)
+        out.append((own_sites, np.broadcast_to(rows, shape), np.asarray(numbers)))
+    return _configurations(distinct, largest, colours, sizes), out
 
 
 def _axis(a: int, num_axes: int) -> list[int]:

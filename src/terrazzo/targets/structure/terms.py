@@ -97,10 +97,10 @@ class Terms:
                 blocks.append(block._replace(places=block.places[kept], weights=block.weights[kept], other=other))
         return Terms(self.dependence, tuple(blocks), self.sets[is_kept], 0.0)
 
-    def values(self, theta: Int[Array, " dim"]) -> Float[Array, " term"]:
-        """All terms at one configuration."""
+    def values(self, theta: Int[Array, " dim"], data: Array | None = None) -> Float[Array, " term"]:
+        """All terms at one configuration, and at data where the function has some."""
         slots = self.slots
-        return self.from_slots(dict(zip(slots, self.dependence.program.evaluate(theta, slots), strict=True)))
+        return self.from_slots(dict(zip(slots, self.dependence.program.evaluate(theta, slots, data), strict=True)))
 
     def from_slots(self, values: dict[int, Array]) -> Float[Array, " term"]:
         """All terms from the values of their slots."""
@@ -159,7 +159,8 @@ class _Splitter:
                 weights = self.weights.pop(slot, None)
                 if weights is not None and weights.any():
                     self.split(equation, k, weights)
-        self.leave(0, self.weights.pop(0, np.zeros(self.program.size(0))))
+        for slot in (0, 1) if self.program.has_data else (0,):
+            self.leave(slot, self.weights.pop(slot, np.zeros(self.program.size(slot))))
 
     def add(self, slot: int, weights: np.ndarray) -> None:
         if not self.program.is_constant(slot):
