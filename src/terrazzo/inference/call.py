@@ -171,7 +171,7 @@ def _in_precision(call: _Call, target: Target, precision: str) -> Result:
         with jax.enable_x64(True):  # trajectories add up errors of many gradients
             return _run(call, in_this_precision(target), may_restart=False)
     if not is_single or precision == "float32":
-        return _run(call, target, may_restart=False)
+        return _run(call, in_this_precision(target), may_restart=False)
     if not target.is_blackbox and rounding(target, probe_points(target.space)) <= MAX_ROUNDING:
         try:
             return _run(call, target, may_restart=True)

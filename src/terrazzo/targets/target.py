@@ -412,7 +412,7 @@ def as_target(log_prob: Any, space: Any = None) -> Target:
     if isinstance(log_prob, Target):
         if space is not None and as_space(space) != log_prob.space:
             raise TargetError("space", "differs from the target's own space", "leave it out: sample(target, seed=0)")
-        return in_this_precision(log_prob)
+        return log_prob if log_prob.space.num_reals else in_this_precision(log_prob)  # reals are moved in float64
     if space is None:
         raise TargetError("space", "is missing", "e.g. tz.sample(log_prob, tz.binary(20), seed=0)")
     return Target(log_prob, space)
