@@ -111,6 +111,7 @@ def sample(
     (8, 200, 3)
     """
     request = as_request(sampler)
+    is_warmup_given = warmup is not None
     warmup = (PLANNED_WARMUP if request.is_planned else WARMUP) if warmup is None else warmup
     arguments.count("chains", chains)
     arguments.count("draws", draws)
@@ -132,7 +133,7 @@ def sample(
         request = replace(request, exploration=None)
     call = _Call(
         request=request, seed=arguments.seed_number(seed), chains=chains, draws=draws, warmup=warmup, thin=thin,
-        init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget, interruption=interruption,
+        is_warmup_given=is_warmup_given, init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget, interruption=interruption,
     )  # fmt: skip
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
     with in_precision, interruption, reporter:
@@ -154,6 +155,7 @@ class _Call:
     draws: int
     warmup: int
     thin: int | None
+    is_warmup_given: bool
     init: Any
     checkpoint: Any
     plan: Any
@@ -191,7 +193,8 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     call.progress.update(0, size=_checked_size(target, call.chains, call.draws, request.keep_latent))
     if target.space.num_reals:
         request = mixed_request(request, target)
-        call, spec, options = replace(call, request=request), request.spec, request.options
+        call = replace(call, request=request, warmup=call.warmup if call.is_warmup_given else WARMUP)
+        spec, options = request.spec, request.options
     if spec is not None:
         _check_sampler(spec, target)
     if spec is not None and spec.program is not None:
