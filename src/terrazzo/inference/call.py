@@ -133,7 +133,8 @@ def sample(
         request = replace(request, exploration=None)
     call = _Call(
         request=request, seed=arguments.seed_number(seed), chains=chains, draws=draws, warmup=warmup, thin=thin,
-        is_warmup_given=is_warmup_given, init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget, interruption=interruption,
+        is_warmup_given=is_warmup_given, init=init,
+        checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget, interruption=interruption,
     )  # fmt: skip
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
     with in_precision, interruption, reporter:

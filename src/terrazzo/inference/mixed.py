@@ -1,24 +1,38 @@
-"""What a run on a space with real variables does otherwise: its sampler, its starts, what is watched and checked."""
+"""What a run on a space with real variables does otherwise: its sampler, its starts, what is watched and checked.
+
+The default sums out the discrete variables where it can (`collapsed`), else alternates (`blocked`). Before it draws, it
+explores by tempering from a reference, with moves and starts of their own. Where short trials of its own chains
+disagree, and the ladders agree better, the ladders make the draws; else they are what the draws are compared with.
+"""
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from terrazzo.diagnostics import LogZ, describe, rhat
+from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
 from terrazzo.inference.requests import AUTO, Request
+from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels.collapsed import find_summation
-from terrazzo.spaces import Configuration
+from terrazzo.samplers.parts.ladder_evidence import stepping_stones
+from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.mixed import non_finite_error
 from terrazzo.targets.target import Target
-from terrazzo.verdict.checks import NOT_TRUSTED, Check
+from terrazzo.verdict.checks import NOT_TRUSTED, UNCHECKED, Check
 
 DIVERGENT = "share of divergent trajectories"
+EXPLORE_WARMUP, EXPLORE_DRAWS = 300, 500  # rounds of a ladder: 500 give 8 ladders 1,000 effective draws of most models
+TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains in different modes have an R-hat of 1.5 and more after 100 draws
+MAX_Z = 5.0  # standard errors: the worst of 100 means passes it once in 20,000 runs
+MIN_EXPLORED = 100.0  # effective draws, for standard errors that are themselves known to 10 %
+MOST_CATEGORIES = 20
 MAX_DIVERGENT = 0.001  # one in a thousand: fewer are met by chance where step sizes are tuned to accept 80 %
 
 
@@ -36,7 +50,8 @@ def mixed_request(request: Request, target: Target) -> Request:
     if request.name == AUTO:
         can_sum = target.has_real_gradient and find_summation(target) is not None
         chosen = MIXED["collapsed" if can_sum else "blocked"]
-        return replace(request, spec=chosen, options={}, exploration=None, training=None)
+        explores = None if request.is_exploration_given and request.exploration is None else request.exploration
+        return replace(request, spec=chosen, options={}, exploration=explores, training=None)
     spec = request.spec
     assert spec is not None
     if "reals" in spec.needs:
@@ -86,3 +101,117 @@ def divergence_check(info: Mapping[str, np.ndarray]) -> Check:
     share = float(info.get("is_divergent", 0.0))
     advice = "trajectories diverge: rescale or reparametrise the reals (a non-centred form), or tighten their priors"
     return Check(DIVERGENT, share, MAX_DIVERGENT, share <= MAX_DIVERGENT, advice, NOT_TRUSTED)
+
+
+# ---- exploring
+
+
+class Explored(NamedTuple):
+    """Draws of tempered ladders.
+
+    Attributes:
+        theta: Codes, (chain, draw, dim).
+        reals: Real values, (chain, draw, value).
+        log_weights: log pi - log q0 of all replicas, (chain, draw, replica).
+        inverse_temperatures: The ladder.
+        is_chosen: Whether the ladders make the draws of the run too.
+    """
+
+    theta: np.ndarray
+    reals: np.ndarray
+    log_weights: np.ndarray
+    inverse_temperatures: np.ndarray
+    is_chosen: np.ndarray
+
+    @property
+    def evidence(self) -> LogZ:
+        """log Z by the ladder."""
+        return stepping_stones(self.log_weights, self.inverse_temperatures, 0.0)
+
+
+def explore(key: jax.Array, own: Chains, progress: Progress, num_chains: int) -> tuple[Explored, Chains, Any]:
+    """Tempered ladders from a reference: their draws, the ladders themselves, and where they are."""
+    target, spec = own.problem.target, MIXED["tempered"]
+    progress.phase("exploring", EXPLORE_WARMUP + EXPLORE_DRAWS, "rounds")
+    options = spec.prepare(target, summation=own.problem.options.get("summation")) if spec.prepare is not None else {}
+    chains = own._replace(spec=spec, problem=own.problem._replace(options=options), parameters={})
+    start_key, init_key, tune_key, draw_key = jax.random.split(key, 4)
+    assert spec.tuning is not None
+    tuning = spec.tuning(target)
+    start = target.possible_starts(start_key, num_chains)
+    states = chains._replace(parameters=tuning.parameters(tuning.init())).start(init_key, start)
+    found: dict[str, Any] = {}
+    for chunk in tune(chains, tuning, tune_key, states, EXPLORE_WARMUP):
+        states, found, _ = chunk.out
+        progress.update(chunk.first + chunk.size)
+    chains = chains._replace(parameters=found)
+    rows = []
+    for chunk in draws(chains, draw_key, states, EXPLORE_DRAWS):
+        states = chunk.out.states
+        rows.append(chunk.out.rows)
+        progress.update(EXPLORE_WARMUP + chunk.first + chunk.size)
+    kept = joined(rows)
+    betas = np.asarray(found["inverse_temperatures"])
+    no = np.zeros((), bool)
+    return Explored(kept["theta"], kept["reals"], kept["replica_log_probs"], betas, no), chains, states
+
+
+def prefers_ladders(own: Mapping[str, np.ndarray], explored: Explored) -> bool:
+    """Whether short trials of the run's own chains disagree, and the ladders agree better."""
+    worst = lambda theta, reals: float(np.nanmax([1.0, *np.ravel(rhat(_together(theta, reals)))]))
+    mine = worst(own["theta"], own["reals"])
+    return mine > TRIAL_R_HAT and worst(explored.theta, explored.reals) < mine
+
+
+def _together(theta: np.ndarray, reals: np.ndarray) -> np.ndarray:
+    return np.concatenate([theta.astype(float), reals], axis=-1)
+
+
+def exploration_checks(space: Space, explored: Explored, theta: np.ndarray, reals: np.ndarray) -> tuple[Check, ...]:
+    """The draws against those of tempered ladders: the means of all values and categories, in standard errors."""
+    one, two = (
+        np.concatenate([_scalars(space, t), r], axis=-1) for t, r in ((theta, reals), (explored.theta, explored.reals))
+    )
+    ours, theirs = describe(one), describe(two)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.sqrt(np.nan_to_num(ours.mcse) ** 2 + np.nan_to_num(theirs.mcse) ** 2)
+        z = np.abs(ours.mean - theirs.mean) / error
+    z = z[np.isfinite(z)]
+    worst = float(z.max(initial=0.0))
+    moving = theirs.ess_bulk[np.isfinite(theirs.ess_bulk)]
+    least = float(moving.min(initial=np.inf)) if len(moving) else 0.0
+    agreed = "the draws differ from those of tempered ladders: run longer, or sampler='tempered'"
+    enough = "the exploration has too few effective draws to contradict anything: let it run longer"
+    is_other = not bool(explored.is_chosen)
+    return (
+        Check("difference from the exploration (standard errors)", worst, MAX_Z, worst <= MAX_Z, agreed, NOT_TRUSTED,
+              is_other and least >= MIN_EXPLORED),
+        Check("least ESS of the exploration", least, MIN_EXPLORED, least >= MIN_EXPLORED, enough, UNCHECKED),
+    )  # fmt: skip
+
+
+def _scalars(space: Space, theta: np.ndarray) -> np.ndarray:
+    """Ordered coordinates as they are, unordered ones as an indicator a category."""
+    parts, start = [np.zeros((*theta.shape[:2], 0))], 0
+    for _, v in space.discrete_variables:
+        block = theta[..., start : start + v.num_elements]
+        start += v.num_elements
+        if v.is_ordered:
+            parts.append(block.astype(float))
+        else:
+            hot = block[..., None] == np.arange(min(v.size, MOST_CATEGORIES))
+            parts.append(hot.reshape(*block.shape[:2], -1).astype(float))
+    return np.concatenate(parts, axis=-1)
+
+
+REASONS = {
+    "collapsed": "the discrete variables can be summed out at all reals",
+    "blocked": "the discrete variables cannot be summed out: they and the reals are moved in turn",
+    "tempered": "short trials of other chains disagreed",
+}
+
+
+def mixed_choice(name: str, explored: Explored | None) -> dict[str, Any]:
+    """What the default chose and why, as a result writes it down."""
+    found = {"choice": {"chosen": name, "reason": REASONS[name], "trial": []}}
+    return {"chosen": name, **({} if explored is None else {"warm-up": found})}

@@ -23,14 +23,14 @@ from terrazzo.auto import (
 from terrazzo.diagnostics import LogZ
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
-from terrazzo.inference.mixed import divergence_check
+from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks, mixed_choice
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.tempering import default_ladder
 from terrazzo.samplers.parts.base import Drawn
-from terrazzo.samplers.parts.ladder_evidence import ladder_evidence
+from terrazzo.samplers.parts.ladder_evidence import ladder_evidence, stepping_stones
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
@@ -57,6 +57,7 @@ class Ready(NamedTuple):
         history: Training curves.
         transport: The transport, whether it is moved through or not.
         setup: What repeats the run, or None.
+        explored: Tempered draws of a mixed target, or None.
     """
 
     chains: Chains
@@ -68,6 +69,7 @@ class Ready(NamedTuple):
     history: dict[str, np.ndarray] = {}  # noqa: RUF012 (never written to)
     transport: AbstractTransport | None = None
     setup: Setup | None = None
+    explored: Explored | None = None
 
 
 class Reporter(NamedTuple):
@@ -166,9 +168,13 @@ class Reporter(NamedTuple):
         tempered = None if ladders is None else self._tempered(ladders)
         if tempered is not None:
             found["tempering"] = tempered
-            is_settled = worst_agreement(theta, log_prob, self.policy)[0] <= self.policy.good_r_hat
+            shown = theta if not space.num_reals else arrays["reals"]
+            is_settled = worst_agreement(shown, log_prob, self.policy)[0] <= self.policy.good_r_hat
         if kept.done and not space.num_reals:
             checks = (*checks, precision_check(target, theta, log_prob))
+        if ready.explored is not None and kept.done:
+            found["exploration"] = ready.explored.evidence
+            checks = (*checks, *exploration_checks(space, ready.explored, theta, arrays["reals"]))
         if "diverging" in arrays:
             checks = (*checks, divergence_check(kept.info()))
         if self.store.error is not None:
@@ -198,12 +204,17 @@ class Reporter(NamedTuple):
         """log Z of the run's own ladders; None if there are too few draws."""
         if ladders.log_prob.shape[1] < 4:
             return None
-        found = ladder_evidence(self.key, self.target, ladders.log_prob, ladders.inverse_temperatures)
+        if self.target.space.num_reals:  # log-weights against a normalised reference
+            found: LogZ | None = stepping_stones(ladders.log_prob, ladders.inverse_temperatures, 0.0)
+        else:
+            found = ladder_evidence(self.key, self.target, ladders.log_prob, ladders.inverse_temperatures)
         return found if found is not None and np.isfinite(found.log_z) else None
 
     def _described(self, ready: Ready, kept: Kept) -> dict[str, Any]:
         options, plan = ready.chains.problem.options, ready.plan
         own = {} if plan is None else {"chosen": plan.sampler, "warm-up": plan.description}
+        if self.target.space.num_reals and self.settings.sampler == "auto":
+            own = mixed_choice(ready.chains.spec.name, ready.explored)
         tuned = {k: v for k, v in by_name(ready.chains.parameters).items() if k.split(".")[0] not in options}
         found = {"tuned": _lists(tuned), "info": _lists(kept.info())}
         return self._provenance(ready.thin, ready.header, own, options, found)

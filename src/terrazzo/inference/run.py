@@ -35,15 +35,16 @@ from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.diagnostics.streaming import RunningRhat
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.kernels import Problem
-from terrazzo.engine.loop import Chains, buffer_length, draws, tune
+from terrazzo.engine.loop import Chains, buffer_length, draws, joined, tune
 from terrazzo.errors.arguments import key_of_seed
-from terrazzo.inference.mixed import watched
+from terrazzo.inference.mixed import TRIAL_DRAWS, Explored, explore, prefers_ladders, watched
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
 from terrazzo.results.result import Result
 from terrazzo.runtime import devices
 from terrazzo.runtime.background import compile_in_background
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
+from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels.exact import eliminated
 from terrazzo.samplers.parts.base import Drawn, SamplerSpec
 from terrazzo.spaces import Configuration
@@ -206,6 +207,7 @@ class Run:
         """Fit the transport if there is one, then tune the sampler."""
         assert self.spec is not None
         fitted, evidence = None, None
+        explored: Explored | None = None
         if transport is not None:
             if setup is None:
                 with compile_in_background(self._compiled_ahead(transport, options)):
@@ -214,10 +216,15 @@ class Run:
         problem = Problem(self.target, placed(self.mesh, transport), options)
         chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent)
         if setup is not None:
+            if setup.plan:
+                explored = Explored(**setup.plan)
+                chains = self._ladders_again(chains) if explored.is_chosen else chains
             chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
             states, header, history = self._restored_states(chains, setup), setup.header, setup.history
         else:
             states, chains = self._warm_up(chains, starts)
+            if self.target.space.num_reals and self.settings.exploration is not None:
+                states, chains, explored = self._explored(states, chains)
             if not self.target.space.num_reals:
                 self._check_precision(np.asarray(states.position)[:, None])
             history, training = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
@@ -225,11 +232,28 @@ class Run:
             if self.store.is_lasting or transport is None or is_storable(transport):
                 stored = None if transport is None else serialise(transport)
                 parameters = by_name(chains.parameters)
-                self.store.save_setup(Setup(header, parameters, history, stored, state_leaves(states), {}))
+                found = {} if explored is None else explored._asdict()
+                self.store.save_setup(Setup(header, parameters, history, stored, state_leaves(states), found))
         return Ready(
             chains=chains, states=states, thin=int(header["thin"]), header=header, evidence=evidence, history=history,
-            transport=problem.transport,
+            transport=problem.transport, explored=explored,
         )  # fmt: skip
+
+    def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored]:
+        """Explores a mixed target, and chooses between the run's own chains and the ladders."""
+        explored, ladders, at = explore(self.plan_key, chains, self.progress, self.settings.chains)
+        self.progress.phase("trying")
+        trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
+        if not prefers_ladders(trial, explored):
+            return states, chains, explored
+        return at, ladders, explored._replace(is_chosen=np.ones((), bool))
+
+    def _ladders_again(self, chains: Chains) -> Chains:
+        """The ladders of a stored run: their reference is fitted again, from the same seed."""
+        spec = MIXED["tempered"]
+        assert spec.prepare is not None
+        options = spec.prepare(self.target, summation=chains.problem.options.get("summation"))
+        return chains._replace(spec=spec, problem=chains.problem._replace(options=options))
 
     def _compiled_ahead(self, transport: AbstractTransport, options: dict) -> Iterator[None]:
         """Runs what follows the training once, for no draws, with the transport as it is now: it is compiled then."""

@@ -33,6 +33,7 @@ from terrazzo.samplers.kernels import slice_gibbs as _slice_gibbs
 from terrazzo.samplers.kernels import smc as _smc
 from terrazzo.samplers.kernels import swendsen_wang as _swendsen_wang
 from terrazzo.samplers.kernels import tabu as _tabu
+from terrazzo.samplers.kernels import tempered as _tempered
 from terrazzo.samplers.kernels import tempering as _tempering
 from terrazzo.samplers.kernels import tree_gibbs as _tree_gibbs
 from terrazzo.samplers.kernels import zanella as _zanella
@@ -163,6 +164,10 @@ collapsed = SamplerSpec(
     "collapsed", _collapsed.collapsed, "NUTS with the discrete variables summed out, which are drawn given the reals",
     "Hoffman & Gelman (2014)", _REALS, tuning=_collapsed.tuning, check=_collapsed.check, prepare=_collapsed.prepare,
     record=_mixed_record)
+tempered = SamplerSpec(
+    "tempered", _tempered.tempered, "parallel tempering of discrete and real variables from a proper reference",
+    "Surjanovic et al. (2022)", _REALS, tuning=_tempered.tuning, check=_check_mixed, prepare=_tempered.prepare,
+    record=_tempered.record)
 smc = SamplerSpec(
     "smc", _smc.smc, "sequential Monte Carlo from the uniform law: particles and log Z", "Del Moral et al. (2006)",
     program=_smc.smc)
@@ -174,7 +179,7 @@ exact = SamplerSpec(
     program=_exact.exact)
 
 PROGRAMS: dict[str, SamplerSpec] = {spec.name: spec for spec in (smc, importance, exact)}
-MIXED: dict[str, SamplerSpec] = {spec.name: spec for spec in (blocked, collapsed)}
+MIXED: dict[str, SamplerSpec] = {spec.name: spec for spec in (blocked, collapsed, tempered)}
 REGISTRY: dict[str, SamplerSpec] = {spec.name: spec for spec in (
     metropolis, integer_metropolis, gibbs, systematic_gibbs, metropolised_gibbs, block_gibbs, pair_gibbs, swap,
     coloured_gibbs, slice_gibbs, hamming_ball, locally_balanced, zanella, tabu, gibbs_with_gradients,

@@ -1,0 +1,107 @@
+"""References of mixed ladders: distributions that can be drawn from, whose density is known and normalised.
+
+    pi_beta(theta, y) is proportional to q0(theta, y)^(1 - beta) pi(theta, y)^beta
+
+q0 is the user's (`tz.Reference`, such as a prior) or one fitted to short chains: site by site for theta, half uniform;
+for y a mixture of two products, Student-t around what the chains saw and wide normals around the origin, so that a mode
+that the short chains missed is still within reach.
+
+Reference: Surjanovic, Syed, Bouchard-Cote, Campbell (2022), Parallel tempering with a variational reference.
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from terrazzo.targets.target import Target
+
+DEGREES = 5.0  # of freedom: tails heavier than those of most posteriors
+WIDENING = 2.0  # standard deviations of the fitted part, in those of the chains
+WIDE = 3.0  # standard deviation of the wide part: in unconstrained coordinates most priors are within -6..6
+UNIFORM_SHARE = 0.5
+
+
+class FittedReference(eqx.Module):
+    """A product over sites times a mixture of two products over reals.
+
+    Attributes:
+        mean: Of the Student part.
+        sd: Its scales.
+        log_probs: Of each value of each site, (site, value); no sites where theta is summed out.
+    """
+
+    mean: Float[Array, " real"]
+    sd: Float[Array, " real"]
+    log_probs: Float[Array, "site value"]
+
+    def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
+        """The log-density with respect to counting x Lebesgue measure of y."""
+        near = jnp.sum(jax.scipy.stats.t.logpdf(y, DEGREES, self.mean, self.sd))
+        wide = jnp.sum(jax.scipy.stats.norm.logpdf(y, 0.0, WIDE))
+        both = jnp.logaddexp(near, wide) - np.log(2.0)
+        sites = jnp.arange(self.log_probs.shape[0])
+        return both + (jnp.sum(self.log_probs[sites, theta]) if self.log_probs.shape[0] else 0.0)
+
+    def draw(self, key: Array) -> tuple[Array, Array]:
+        """theta and y."""
+        which, near, wide, theta = jax.random.split(key, 4)
+        shape = self.mean.shape
+        one = self.mean + self.sd * jax.random.t(near, DEGREES, shape, self.mean.dtype)
+        two = WIDE * jax.random.normal(wide, shape, self.mean.dtype)
+        y = jnp.where(jax.random.bernoulli(which), one, two)
+        return jax.random.categorical(theta, self.log_probs, axis=-1).astype(jnp.int32), y
+
+    def site_logits(self, theta: Int[Array, " dim"], y: Array, i: Array) -> Float[Array, " value"]:
+        """The conditional of one site."""
+        return self.log_probs[i]
+
+
+class UserReference(eqx.Module):
+    """The user's reference, in unconstrained coordinates."""
+
+    target: Target
+
+    def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
+        """The log-density with respect to counting x Lebesgue measure of y."""
+        at = self.target.tempered(0.0)
+        return at.log_density(theta, y)
+
+    def draw(self, key: Array) -> tuple[Array, Array]:
+        """theta and y."""
+        assert self.target.reference is not None
+        values, space = self.target.reference.draw(key), self.target.space
+        named = {"theta": values} if space.is_plain else values
+        dtype = jnp.result_type(float)
+        codes = [
+            jnp.reshape(jnp.asarray(named[name]) - v.low, -1).astype(jnp.int32) for name, v in space.discrete_variables
+        ]
+        y = [jnp.reshape(v.bijection.unconstrain(jnp.asarray(named[n], dtype)), -1) for n, v in space.real_variables]
+        return jnp.concatenate([jnp.zeros(0, jnp.int32), *codes]), jnp.concatenate(y).astype(dtype)
+
+    def site_logits(self, theta: Int[Array, " dim"], y: Array, i: Array) -> Float[Array, " value"]:
+        """The conditional of one site."""
+        return self.target.tempered(0.0).given(y).site_logits(theta, i)
+
+
+def fitted_reference(target: Target, theta: np.ndarray, y: np.ndarray, *, is_collapsed: bool) -> FittedReference:
+    """The reference that fits draws of short chains.
+
+    Args:
+        target: The target.
+        theta: Codes, (draw, dim).
+        y: Unconstrained reals, (draw, real).
+        is_collapsed: Whether theta is summed out, so that only the reals need one.
+    """
+    dtype, space = jnp.result_type(float), target.space
+    sizes = np.zeros(0, int) if is_collapsed else space.sizes
+    is_value = np.arange(space.max_size) < sizes[:, None]
+    counts = np.zeros(is_value.shape)
+    for i in range(len(sizes)):
+        counts[i] = np.bincount(theta[:, i], minlength=space.max_size)
+    share = (1 - UNIFORM_SHARE) * counts / max(len(theta), 1)
+    with np.errstate(divide="ignore"):
+        log_probs = np.log(share + UNIFORM_SHARE * is_value / np.maximum(sizes, 1)[:, None])
+    sd = WIDENING * np.maximum(y.std(axis=0), 1e-3)
+    return FittedReference(jnp.asarray(y.mean(axis=0), dtype), jnp.asarray(sd, dtype), jnp.asarray(log_probs, dtype))
