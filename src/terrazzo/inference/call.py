@@ -15,21 +15,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo.auto import SAFE_FLAG, Budget, log_sum_of_seen, may_hang, settle_evidence
+from terrazzo.auto import Budget, log_sum_of_seen, settle_evidence
 from terrazzo.auto.options import Auto
-from terrazzo.engine import kernels as running
 from terrazzo.errors import ConfigurationError, OptionError, SpaceError, TransportError, arguments
 from terrazzo.errors.arguments import key_of_seed
 from terrazzo.inference.mixed import mixed_request, mixed_starts
 from terrazzo.inference.reporting import ALL_SUMMED
-from terrazzo.inference.requests import Request, as_request, choose_transport, fitted_to
+from terrazzo.inference.requests import Request, as_request, check_sampler, choose_transport, fitted_to, try_factory
 from terrazzo.inference.run import Run, Settings
 from terrazzo.results.result import Result
 from terrazzo.runtime import devices
 from terrazzo.runtime.compilation import enable_compilation_cache, jit
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
-from terrazzo.samplers import REGISTRY, SamplerSpec
+from terrazzo.samplers import REGISTRY
 from terrazzo.spaces import Configuration
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
@@ -197,14 +196,14 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         call = replace(call, request=request, warmup=call.warmup if call.is_warmup_given else WARMUP)
         spec, options = request.spec, request.options
     if spec is not None:
-        _check_sampler(spec, target)
+        check_sampler(spec, target)
     if spec is not None and spec.program is not None:
         return run_program(call, target)
     transport = None if target.space.num_reals else choose_transport(request, target, call.budget.seconds)
     if spec is not None:
         if spec.prepare is not None:
             options = spec.prepare(target, **options)
-        _try_factory(spec, target, transport, options)
+        try_factory(spec, target, transport, options)
     starts = None if call.init is None else _checked_starts(call.init, target, call.chains)
     identity = {
         **target_identity(target), "chains": call.chains, "sampler": request.name,
@@ -356,27 +355,6 @@ def _fingerprint(call: _Call, target: Target, starts: np.ndarray | Configuration
         **{name: value for entries in named for name, value in entries.items()},
         "precision": str(jnp.result_type(float)),
     }  # fmt: skip
-
-
-def _check_sampler(spec: SamplerSpec, target: Target) -> None:
-    """Raises where the sampler does not apply; warns where its gradients may hang."""
-    if spec.check is not None:
-        spec.check(target)
-    if "gradient" in spec.needs and may_hang(target):
-        warnings.warn(
-            f"sampler {spec.name!r} takes gradients of linear algebra, which can make XLA wait forever on a CPU"
-            f" with several cores\n  -> if the run stands still, start Python with XLA_FLAGS={SAFE_FLAG}",
-            RuntimeWarning, stacklevel=5,
-        )  # fmt: skip
-
-
-def _try_factory(spec: SamplerSpec, target: Target, transport: Any, options: dict[str, Any]) -> None:
-    """Calls the factory once on the host, so that a wrong option is an error now and not inside compiled code."""
-    try:
-        running.build(spec, running.Problem(target, transport, options), {})
-    except TypeError as error:
-        text = str(error).split("() ")[-1]
-        raise OptionError("sampler", f"{spec.name!r}: {text}", "see the sampler's arguments") from None
 
 
 @jit
