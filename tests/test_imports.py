@@ -19,6 +19,7 @@ ORDER = [
     {"results"},
     {"report"},
     {"targets"},
+    {"models"},
     {"problems"},
     {"transports"},
     {"training"},

@@ -5,6 +5,7 @@ from terrazzo.auto.options import Auto, Exploration
 from terrazzo.inference.call import sample
 from terrazzo.inference.explaining import explain
 from terrazzo.inference.optimisation import maximize
+from terrazzo.models.entry import from_numpyro, from_pymc
 from terrazzo.results.result import Result
 from terrazzo.runtime.devices import use_devices
 from terrazzo.spaces import Space, binary, categorical, integers, ordered, real, simplex
@@ -23,8 +24,8 @@ autoregressive, flow, product = _TRANSPORTS["autoregressive"], _TRANSPORTS["flow
 __all__ = [
     "AbstractRunningConditionals", "Auto", "Exploration", "Reference", "Result", "Space", "Target", "Training",
     "autoregressive", "binary", "blackbox", "categorical", "condition", "diagnostics", "errors", "explain", "fit",
-    "flow", "forward_kl", "integers", "maximize", "ordered", "problems", "product", "real", "reverse_kl", "sample",
-    "samplers", "simplex", "transports", "use_devices",
+    "flow", "forward_kl", "from_numpyro", "from_pymc", "integers", "maximize", "ordered", "problems", "product",
+    "real", "reverse_kl", "sample", "samplers", "simplex", "transports", "use_devices",
 ]  # fmt: skip
 
 

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo.auto import SAFE_FLAG, Budget, log_sum_of_seen, may_hang, settle_evidence
+from terrazzo.auto import Budget, log_sum_of_seen, settle_evidence
 from terrazzo.auto.options import Auto
-from terrazzo.engine import kernels as running
 from terrazzo.engine.kept import STORED_BYTES, bytes_a_draw
 from terrazzo.errors import ConfigurationError, OptionError, SpaceError, TransportError, arguments
 from terrazzo.errors.arguments import key_of_seed
@@ -24,7 +23,7 @@ from terrazzo.inference.continuation import Continuation
 from terrazzo.inference.keeping import Keep, checked_keep
 from terrazzo.inference.mixed import mixed_request, mixed_starts
 from terrazzo.inference.reporting import ALL_SUMMED
-from terrazzo.inference.requests import Request, as_request, choose_transport, fitted_to
+from terrazzo.inference.requests import Request, as_request, check_sampler, choose_transport, fitted_to, try_factory
 from terrazzo.inference.run import Run, Settings
 from terrazzo.inference.sharing import READY, check_size
 from terrazzo.results.result import Result
@@ -33,7 +32,7 @@ from terrazzo.runtime.compilation import enable_compilation_cache, jit
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.processes import Team, join_team, telling_errors
 from terrazzo.runtime.progress import Progress
-from terrazzo.samplers import REGISTRY, SamplerSpec
+from terrazzo.samplers import REGISTRY
 from terrazzo.spaces import Configuration
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
@@ -146,7 +145,9 @@ def sample(
         reporter.phase("probing")
         if budget.is_short:
             reporter.update(0, note="compiling takes some seconds, which max_seconds cannot bound")
-        return _in_precision(call, as_target(log_prob, space), precision)
+        target = as_target(log_prob, space)
+        result = _in_precision(call, target.without_model(), precision)
+        return result if target.model is None else replace(result, model=target.model)
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def _in_precision(call: _Call, target: Target, precision: str) -> Result:
         with jax.enable_x64(True):  # trajectories add up errors of many gradients
             return _run(call, in_this_precision(target), may_restart=False)
     if not is_single or precision == "float32":
-        return _run(call, target, may_restart=False)
+        return _run(call, in_this_precision(target), may_restart=False)
     if not target.is_blackbox and rounding(target, probe_points(target.space)) <= MAX_ROUNDING:
         try:
             return _run(call, target, may_restart=True)
@@ -203,14 +204,14 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         call = replace(call, request=request, warmup=call.warmup if call.is_warmup_given else WARMUP)
         spec, options = request.spec, request.options
     if spec is not None:
-        _check_sampler(spec, target)
+        check_sampler(spec, target)
     if spec is not None and spec.program is not None:
         return run_program(call, target)
     transport = None if target.space.num_reals else choose_transport(request, target, call.budget.seconds)
     if spec is not None:
         if spec.prepare is not None:
             options = spec.prepare(target, **options)
-        _try_factory(spec, target, transport, options)
+        try_factory(spec, target, transport, options)
     starts = None if call.init is None else _checked_starts(call.init, target, call.chains)
     identity = {
         **target_identity(target), "chains": call.chains, "sampler": request.name,
@@ -334,27 +335,6 @@ def _fingerprint(call: _Call, target: Target, starts: np.ndarray | Configuration
         **{name: value for entries in named for name, value in entries.items()},
         "precision": str(jnp.result_type(float)),
     }  # fmt: skip
-
-
-def _check_sampler(spec: SamplerSpec, target: Target) -> None:
-    """Raises where the sampler does not apply; warns where its gradients may hang."""
-    if spec.check is not None:
-        spec.check(target)
-    if "gradient" in spec.needs and may_hang(target):
-        warnings.warn(
-            f"sampler {spec.name!r} takes gradients of linear algebra, which can make XLA wait forever on a CPU"
-            f" with several cores\n  -> if the run stands still, start Python with XLA_FLAGS={SAFE_FLAG}",
-            RuntimeWarning, stacklevel=5,
-        )  # fmt: skip
-
-
-def _try_factory(spec: SamplerSpec, target: Target, transport: Any, options: dict[str, Any]) -> None:
-    """Calls the factory once on the host, so that a wrong option is an error now and not inside compiled code."""
-    try:
-        running.build(spec, running.Problem(target, transport, options), {})
-    except TypeError as error:
-        text = str(error).split("() ")[-1]
-        raise OptionError("sampler", f"{spec.name!r}: {text}", "see the sampler's arguments") from None
 
 
 @jit

@@ -22,13 +22,14 @@ from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels.collapsed import find_summation
 from terrazzo.samplers.parts.ladder_evidence import stepping_stones
+from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
 from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.mixed import non_finite_error
 from terrazzo.targets.target import Target
 from terrazzo.verdict.checks import NOT_TRUSTED, UNCHECKED, Check
 
 DIVERGENT = "share of divergent trajectories"
-EXPLORE_WARMUP, EXPLORE_DRAWS = 300, 500  # rounds of a ladder: 500 give 8 ladders 1,000 effective draws of most models
+EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder: 8 ladders give 600 effective draws of a mixture
 TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains in different modes have an R-hat of 1.5 and more after 100 draws
 MAX_Z = 5.0  # standard errors: the worst of 100 means passes it once in 20,000 runs
 MIN_EXPLORED = 100.0  # effective draws, for standard errors that are themselves known to 10 %
@@ -108,6 +109,9 @@ class Explored(NamedTuple):
         log_weights: log pi - log q0 of all replicas, (chain, draw, replica).
         inverse_temperatures: The ladder.
         is_chosen: Whether the ladders make the draws of the run too.
+        mean: Of the reference, as `FittedReference` has it; empty for the user's own.
+        sd: The same.
+        log_probs: The same.
     """
 
     theta: np.ndarray
@@ -115,6 +119,9 @@ class Explored(NamedTuple):
     log_weights: np.ndarray
     inverse_temperatures: np.ndarray
     is_chosen: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+    log_probs: np.ndarray
 
     @property
     def evidence(self) -> LogZ:
@@ -122,12 +129,42 @@ class Explored(NamedTuple):
         return stepping_stones(self.log_weights, self.inverse_temperatures, 0.0)
 
 
-def explore(key: jax.Array, own: Chains, progress: Progress, num_chains: int) -> tuple[Explored, Chains, Any]:
+def ladders(own: Chains, reference: Any) -> Chains:
+    """Tempered ladders from a reference, for the target of some chains."""
+    spec = MIXED["tempered"]
+    assert spec.prepare is not None
+    summation = own.problem.options.get("summation")
+    options = spec.prepare(own.problem.target, summation=summation, reference=reference)
+    return own._replace(spec=spec, problem=own.problem._replace(options=options), parameters={})
+
+
+def reference_of(target: Target, own: Chains, trial: Mapping[str, np.ndarray]) -> Any:
+    """The user's reference where theta is not summed out, else one that fits the trial's draws."""
+    is_collapsed = own.problem.options.get("summation") is not None
+    if target.reference is not None and not is_collapsed:
+        return UserReference(target)
+    values = trial["reals"].reshape(-1, target.space.num_real_values)
+    y = np.asarray(jax.vmap(target.space.unconstrain)(jnp.asarray(values)))
+    usable = np.isfinite(y).all(axis=1)
+    theta = trial["theta"].reshape(len(y), -1)
+    return fitted_reference(target, theta[usable], y[usable], is_collapsed=is_collapsed)
+
+
+def restored_reference(target: Target, explored: Explored) -> Any:
+    """The reference of a stored run."""
+    if not explored.mean.size:
+        return UserReference(target)
+    return FittedReference(*(jnp.asarray(x) for x in (explored.mean, explored.sd, explored.log_probs)))
+
+
+def explore(
+    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int
+) -> tuple[Explored, Chains, Any]:
     """Tempered ladders from a reference: their draws, the ladders themselves, and where they are."""
     target, spec = own.problem.target, MIXED["tempered"]
     progress.phase("exploring", EXPLORE_WARMUP + EXPLORE_DRAWS, "rounds")
-    options = spec.prepare(target, summation=own.problem.options.get("summation")) if spec.prepare is not None else {}
-    chains = own._replace(spec=spec, problem=own.problem._replace(options=options), parameters={})
+    reference = reference_of(target, own, trial)
+    chains = ladders(own, reference)
     start_key, init_key, tune_key, draw_key = jax.random.split(key, 4)
     assert spec.tuning is not None
     tuning = spec.tuning(target)
@@ -145,8 +182,13 @@ def explore(key: jax.Array, own: Chains, progress: Progress, num_chains: int) ->
         progress.update(EXPLORE_WARMUP + chunk.first + chunk.size)
     kept = joined(rows)
     betas = np.asarray(found["inverse_temperatures"])
-    no = np.zeros((), bool)
-    return Explored(kept["theta"], kept["reals"], kept["replica_log_probs"], betas, no), chains, states
+    names, is_fitted = ("mean", "sd", "log_probs"), isinstance(reference, FittedReference)
+    parts = {name: np.asarray(getattr(reference, name)) if is_fitted else np.zeros(0) for name in names}
+    draws_of_all = Explored(
+        theta=kept["theta"], reals=kept["reals"], log_weights=kept["replica_log_probs"], inverse_temperatures=betas,
+        is_chosen=np.zeros((), bool), **parts,
+    )  # fmt: skip
+    return draws_of_all, chains, states
 
 
 def prefers_ladders(own: Mapping[str, np.ndarray], explored: Explored) -> bool:
@@ -162,10 +204,8 @@ def _together(theta: np.ndarray, reals: np.ndarray) -> np.ndarray:
 
 def exploration_checks(space: Space, explored: Explored, theta: np.ndarray, reals: np.ndarray) -> tuple[Check, ...]:
     """The draws against those of tempered ladders: the means of all values and categories, in standard errors."""
-    one, two = (
-        np.concatenate([_scalars(space, t), r], axis=-1) for t, r in ((theta, reals), (explored.theta, explored.reals))
-    )
-    ours, theirs = describe(one), describe(two)
+    joint = lambda theta, reals: np.concatenate([_scalars(space, theta), reals], axis=-1)
+    ours, theirs = describe(joint(theta, reals)), describe(joint(explored.theta, explored.reals))
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(np.nan_to_num(ours.mcse) ** 2 + np.nan_to_num(theirs.mcse) ** 2)
         z = np.abs(ours.mean - theirs.mean) / error

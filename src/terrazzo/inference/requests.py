@@ -1,12 +1,15 @@
 """What the user asked for as a sampler, checked as far as possible without the target, and its transport for one."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
+from terrazzo.auto import SAFE_FLAG, may_hang
 from terrazzo.auto.options import Auto, Exploration
+from terrazzo.engine import kernels as running
 from terrazzo.errors import OptionError, TransportError, arguments
 from terrazzo.samplers import BoundSampler, SamplerSpec, get, is_kernel, own_sampler
 from terrazzo.targets.target import Target
@@ -167,3 +170,24 @@ def _default_transport(request: Request, target: Target, seconds: float | None) 
     limit = LARGEST_LEARNED["cpu" if jax.default_backend() == "cpu" else "accelerator"]
     is_learnable = target.space.num_dims <= limit and (seconds is None or seconds >= LEAST_SECONDS)
     return TRANSPORTS["autoregressive"]() if request.spec is not None or is_learnable else False
+
+
+def check_sampler(spec: SamplerSpec, target: Target) -> None:
+    """Raises where the sampler does not apply; warns where its gradients may hang."""
+    if spec.check is not None:
+        spec.check(target)
+    if "gradient" in spec.needs and may_hang(target):
+        warnings.warn(
+            f"sampler {spec.name!r} takes gradients of linear algebra, which can make XLA wait forever on a CPU"
+            f" with several cores\n  -> if the run stands still, start Python with XLA_FLAGS={SAFE_FLAG}",
+            RuntimeWarning, stacklevel=6,
+        )  # fmt: skip
+
+
+def try_factory(spec: SamplerSpec, target: Target, transport: Any, options: dict[str, Any]) -> None:
+    """Calls the factory once on the host, so that a wrong option is an error now and not inside compiled code."""
+    try:
+        running.build(spec, running.Problem(target, transport, options), {})
+    except TypeError as error:
+        text = str(error).split("() ")[-1]
+        raise OptionError("sampler", f"{spec.name!r}: {text}", "see the sampler's arguments") from None

@@ -37,7 +37,7 @@ from terrazzo.errors import ConfigurationError
 from terrazzo.errors.arguments import key_of_seed
 from terrazzo.inference import sharing
 from terrazzo.inference.drawing import Drawing
-from terrazzo.inference.mixed import TRIAL_DRAWS, Explored, explore, prefers_ladders
+from terrazzo.inference.mixed import TRIAL_DRAWS, Explored, explore, ladders, prefers_ladders, restored_reference
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
 from terrazzo.results.folders import save_record
 from terrazzo.results.result import Result
@@ -45,7 +45,6 @@ from terrazzo.runtime.background import compile_in_background
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.processes import Team, telling_errors
 from terrazzo.runtime.progress import Progress
-from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels.exact import eliminated
 from terrazzo.samplers.parts.base import Drawn, SamplerSpec
 from terrazzo.spaces import Configuration
@@ -273,7 +272,8 @@ class Run:
         if setup is not None:
             if setup.plan:
                 explored = Explored(**setup.plan)
-                chains = self._ladders_again(chains) if explored.is_chosen else chains
+                if explored.is_chosen:
+                    chains = ladders(chains, restored_reference(self.target, explored))
             chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
             states, header, history = self._restored_states(chains, setup), setup.header, setup.history
         else:
@@ -296,19 +296,12 @@ class Run:
 
     def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored]:
         """Explores a mixed target, and chooses between the run's own chains and the ladders."""
-        explored, ladders, at = explore(self.plan_key, chains, self.progress, self.settings.chains)
         self.progress.phase("trying")
         trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
+        explored, found, at = explore(self.plan_key, chains, trial, self.progress, self.settings.chains)
         if not prefers_ladders(trial, explored):
             return states, chains, explored
-        return at, ladders, explored._replace(is_chosen=np.ones((), bool))
-
-    def _ladders_again(self, chains: Chains) -> Chains:
-        """The ladders of a stored run: their reference is fitted again, from the same seed."""
-        spec = MIXED["tempered"]
-        assert spec.prepare is not None
-        options = spec.prepare(self.target, summation=chains.problem.options.get("summation"))
-        return chains._replace(spec=spec, problem=chains.problem._replace(options=options))
+        return at, found, explored._replace(is_chosen=np.ones((), bool))
 
     def _compiled_ahead(self, transport: AbstractTransport, options: dict) -> Iterator[None]:
         """Runs what follows the training once, for no draws, with the transport as it is now: it is compiled then."""

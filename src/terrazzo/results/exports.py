@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from terrazzo.errors import MissingPackageError, OptionError
+from terrazzo.errors import MissingPackageError, OptionError, UnsupportedError, arguments
 from terrazzo.spaces import RealVariable
 
 
@@ -75,6 +75,8 @@ def to_arviz(result: Any) -> Any:
         stats["lp"] = stats.pop("log_prob")  # the name ArviZ's schema gives it
     if stats:
         groups["sample_stats"] = xr.Dataset(stats, chain_draw, attrs)
+    if result.model is not None and result.model.observed:
+        groups["observed_data"] = _observed(xr, result.model.observed)
     if hasattr(az, "InferenceData"):
         return az.InferenceData(**groups)
     return xr.DataTree.from_dict(groups)
@@ -83,6 +85,38 @@ def to_arviz(result: Any) -> Any:
 def _variables(result: Any) -> Any:
     """The variables whose draws there are: none where only values of them were kept."""
     return result.space.variables if result.codes.shape[2] == result.space.num_dims else ()
+
+
+def _observed(xr: Any, observed: Any) -> Any:
+    """The data of a model, as ArviZ's schema holds them."""
+    variables: dict[str, Any] = {}
+    coords: dict[str, Any] = {}
+    for name, data in observed.items():
+        dims = data.dims or tuple(f"{name}_dim_{i}" for i in range(np.ndim(data.values)))
+        variables[name] = xr.Variable(dims, data.values)
+        for dim, length in zip(dims, np.shape(data.values), strict=True):
+            coords[dim] = list(data.coords.get(dim, coords.get(dim, range(length))))
+    return xr.Dataset(variables, coords)
+
+
+def predictive(result: Any, args: tuple, kwargs: dict[str, Any], *, draws: int, seed: int) -> dict[str, np.ndarray]:
+    """New data from a result's model, for so many evenly spaced draws a chain."""
+    arguments.count("draws", draws)
+    arguments.seed_number(seed)
+    if result.model is None:
+        raise UnsupportedError(
+            "predictive",
+            "needs the model that was sampled, in the same process",
+            "tz.sample(tz.from_numpyro(model, ...))",
+        )
+    if not result.num_draws:
+        raise UnsupportedError("predictive", "needs draws, and there are none", "sample some first")
+    places = np.unique(np.linspace(0, result.num_draws - 1, min(draws, result.num_draws)).astype(int))
+    lead = (result.num_chains, len(places))
+    chosen = {name: np.asarray(result.draws[name])[:, places] for name in result.space.names}
+    rows = {name: x.reshape(-1, *x.shape[2:]) for name, x in chosen.items()}
+    found = result.model.predict(seed, rows, args, kwargs)
+    return {name: x.reshape(*lead, *x.shape[1:]) for name, x in found.items()}
 
 
 def _arviz_and_xarray() -> tuple[Any, Any]:

@@ -55,6 +55,8 @@ class Result:
         plan: What the default sampler decided: `tz.sample(..., plan=result.plan)` repeats the run bit for bit.
         replicas: What all temperatures of a ladder saw, for parallel tempering.
         continuation: What `extend` calls; it is not stored.
+        model: The model of another library that the target came from: its data, and how to predict new ones. It is not
+            stored.
 
     >>> import terrazzo as tz
     >>> theta = np.random.default_rng(0).integers(0, 2, (4, 500, 3)).astype(np.uint8)
@@ -81,6 +83,7 @@ class Result:
     plan: Setup | None = None
     replicas: Replicas | None = None
     continuation: Callable[["Result", int], "Result"] | None = None
+    model: Any = None
 
     def __post_init__(self) -> None:
         theta = self.codes
@@ -261,6 +264,20 @@ class Result:
         Unordered variables are integer codes, their labels in the attribute `labels`.
         """
         return exports.to_arviz(self)
+
+    def predictive(self, *args: Any, draws: int = 100, seed: int = 0, **kwargs: Any) -> dict[str, np.ndarray]:
+        """New data from the model that the target came from, one data set for each of some draws.
+
+        Args:
+            *args: Other arguments of a NumPyro model than those it was given (new covariates, say, and None for data).
+            draws: Draws a chain, evenly spaced over those that are kept.
+            seed: Of the new data.
+            **kwargs: Other keyword arguments of a NumPyro model.
+
+        Returns:
+            Arrays (chain, draw, *shape) by name: what was observed, drawn anew, and deterministic sites.
+        """
+        return exports.predictive(self, args, kwargs, draws=draws, seed=seed)
 
     def plot(self, kind: str = "trace", **options: Any) -> Any:
         """A plot of ArviZ (`pip install terrazzo[plots]`).

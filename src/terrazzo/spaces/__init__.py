@@ -153,6 +153,11 @@ class Space:
         parts = [jnp.reshape(x, -1) for x in self.constrain(y).values()]
         return jnp.concatenate([jnp.zeros(0, y.dtype), *parts])
 
+    def unconstrain(self, values: Any) -> Any:
+        """The user's values, flat, as unconstrained coordinates, float[m]; traceable."""
+        blocks = self.real_blocks(values)
+        return jnp.concatenate([jnp.reshape(v.bijection.unconstrain(blocks[n]), -1) for n, v in self.real_variables])
+
     def log_jacobian(self, y: Any) -> Any:
         """log |d values / dy| of all real variables together; traceable."""
         blocks = self.real_blocks(y, unconstrained=True)

@@ -295,7 +295,7 @@ def of_given(target: Any, y: Array, cls: type) -> Any:
     own = {
         "space": target.space.discrete, "log_prob_fn": given, "site_logits_fn": None, "running": None,
         "one_hot_fn": None, "colours": None, "penalty_fn": None, "vectorized": False, "has_gradient": False,
-        "has_real_gradient": False, "reference": None, "inverse_temperature": None, "soft_level": None,
+        "has_real_gradient": False, "reference": None, "model": None, "inverse_temperature": None, "soft_level": None,
         "clamped": None,
     }  # fmt: skip
     for name, value in own.items():

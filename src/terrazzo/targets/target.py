@@ -4,6 +4,7 @@ A `Target` is log pi(theta), unnormalised, evaluated pointwise on flat integers 
 about it. JAX hides mistakes (NaN, vector-valued functions, indices out of range all run), so every target is probed.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,8 @@ class Target(eqx.Module):
             gradient-informed moves of unordered variables.
         colours: Optional colouring of the interaction graph: int[d]; coordinates of one colour do not interact.
         reference: Optional distribution that tempering starts from, such as the prior, for spaces with real variables.
+        model: What a model of another library knows beyond its log-density (see `tz.from_numpyro`): its data, and how
+            to predict new ones. It reaches the result, and takes no part in sampling.
         penalty: Optional soft form of the constraints: takes what `log_prob` takes and returns how many constraints are
             violated, 0 exactly where `log_prob` is finite. It is used to find starts where chance finds none.
         probe: Whether to check the function, and every hint against it, now (recommended; takes a fraction of a
@@ -82,6 +85,7 @@ class Target(eqx.Module):
     has_gradient: bool = eqx.field(static=True)
     has_real_gradient: bool = eqx.field(static=True)
     reference: mixed.Reference | None
+    model: Any = eqx.field(static=True)
     inverse_temperature: Any
     soft_level: Any
     clamped: Clamped | None
@@ -99,6 +103,7 @@ class Target(eqx.Module):
         colours: Any = None,
         penalty: Callable | BlackBox | None = None,
         reference: mixed.Reference | None = None,
+        model: Any = None,
         probe: bool = True,
     ):
         self.space = as_space(space)
@@ -122,6 +127,7 @@ class Target(eqx.Module):
             )
         if arguments.flag("terms", terms):
             log_prob = summed(log_prob, vectorized=vectorized)
+        self.model = model
         self.log_prob_fn = log_prob
         self.site_logits_fn = site_logits
         self.running = running_conditionals
@@ -168,6 +174,15 @@ class Target(eqx.Module):
                 self.penalty_fn = traced(self.penalty_fn, example)
         self.site_logits_fn = traced(self.site_logits_fn, theta, one)
         self.one_hot_fn = traced(self.one_hot_fn, jax.ShapeDtypeStruct((dim, size), jnp.result_type(float)))
+
+    def without_model(self) -> "Target":
+        """The target without what only its result needs: two models that differ in their data share compiled code."""
+        if self.model is None:
+            return self
+        made = object.__new__(Target)
+        for field in dataclasses.fields(self):
+            object.__setattr__(made, field.name, None if field.name == "model" else getattr(self, field.name))
+        return made
 
     @property
     def compilation_group(self) -> Any:
@@ -397,7 +412,7 @@ def as_target(log_prob: Any, space: Any = None) -> Target:
     if isinstance(log_prob, Target):
         if space is not None and as_space(space) != log_prob.space:
             raise TargetError("space", "differs from the target's own space", "leave it out: sample(target, seed=0)")
-        return in_this_precision(log_prob)
+        return log_prob if log_prob.space.num_reals else in_this_precision(log_prob)  # reals are moved in float64
     if space is None:
         raise TargetError("space", "is missing", "e.g. tz.sample(log_prob, tz.binary(20), seed=0)")
     return Target(log_prob, space)

@@ -35,6 +35,7 @@ from terrazzo.targets.target import Target
 NUM_TEMPERATURES = 8
 FIRST_WINDOW = 8  # rounds before the ladder is first moved
 PILOT_CHAINS, PILOT_STEPS = 8, 200  # of the short chains that the reference is fitted to
+LEAPFROGS = 8  # of a move: swaps carry replicas on, so that long trajectories do not pay
 FIRST_SCALE = 0.2  # of the moves of reals, in standard deviations of the reference
 
 
@@ -142,7 +143,9 @@ def tempered(
         if target.space.num_dims and summation is None:
             theta = redrawn(theta_key, beta, theta, y)
         density = lambda y: interpolated(beta, q0.log_density(theta, y), value(theta, y))
-        moved = move_reals(real_key, density, y, kernel=kernel, scale=scale, inverse_mass_matrix=mass)
+        moved = move_reals(
+            real_key, density, y, kernel=kernel, scale=scale, inverse_mass_matrix=mass, num_steps=LEAPFROGS
+        )  # fmt: skip
         fresh_theta, fresh_y = q0.draw(fresh_key)
         is_hot = beta == 0
         if fresh_theta.shape == theta.shape:
@@ -212,7 +215,9 @@ def _pilot(target: Target, build: Callable, key: Array, start: Any, num_steps: i
 
 def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str, Any]:
     """Finds how to move theta, and fits the reference to short chains where the target has none."""
-    summation = others.pop("summation", None) or _collapsed.find_summation(target)
+    summation = others.pop("summation", None)
+    if summation is None and not (isinstance(reference, FittedReference) and reference.log_probs.shape[0]):
+        summation = _collapsed.find_summation(target) if target.has_real_gradient else None
     others.pop("conditionals", None)
     if reference is None and target.reference is not None and summation is None:
         reference = UserReference(target)

@@ -95,6 +95,7 @@ def move_reals(
     scale: Any,
     inverse_mass_matrix: Any,
     max_doublings: int = MAX_DOUBLINGS,
+    num_steps: int = STEPS,
 ) -> Moved:
     """One move of a kernel that leaves exp(log_density) invariant.
 
@@ -106,13 +107,14 @@ def move_reals(
         scale: Its step size.
         inverse_mass_matrix: The variances of the coordinates, about; None for ones.
         max_doublings: The longest trajectory of NUTS, in doublings.
+        num_steps: The trajectory of HMC.
     """
     mass = jnp.ones_like(y) if inverse_mass_matrix is None else jnp.asarray(inverse_mass_matrix, y.dtype)
     zero, no = jnp.zeros((), jnp.int32), jnp.asarray(False)
     if kernel == "nuts":
         algorithm = blackjax.nuts(log_density, scale, mass, max_num_doublings=max_doublings)
     elif kernel == "hmc":
-        algorithm = blackjax.hmc(log_density, scale, mass, STEPS)
+        algorithm = blackjax.hmc(log_density, scale, mass, num_steps)
     else:  # in coordinates of variance one
         root = jnp.sqrt(mass)
         scaled = lambda x: log_density(root * x)
