@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from terrazzo.targets.structure import Structure, read
 from terrazzo.targets.target import Target
 
+SECONDS_A_SITE = 6e-5  # that samplers allow in large spaces: a lattice of a million sites takes 24 s on two busy cores
 MAX_SECONDS = 10.0  # for all that is read: a lattice of 65,536 sites takes 1.2, a dense glass of 1,000 spins 3
 MOST_KEPT = 4  # structures that are kept: a run reads its target in float32 and in float64
 
@@ -24,12 +25,13 @@ def is_traced(target: Target) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(target))
 
 
-def structure_of(target: Target, *, max_seconds: float = MAX_SECONDS) -> Structure | None:
+def structure_of(target: Target, *, max_seconds: float | None = None) -> Structure | None:
     """What the target's log pi reveals; of a mixed one, what holds for the discrete variables at all reals.
 
     Args:
         target: The target.
-        max_seconds: Reading, and all that is found out from it later, is given up after this time.
+        max_seconds: Reading, and all that is found out from it later, is given up after this time; by default 10
+            seconds, or more in spaces of more than 160,000 sites, where samplers have no other way.
 
     Returns:
         None for black boxes, where JAX cannot trace the function, and inside compiled code.
@@ -40,6 +42,8 @@ def structure_of(target: Target, *, max_seconds: float = MAX_SECONDS) -> Structu
     """
     if target.is_blackbox or is_traced(target):
         return None
+    if max_seconds is None:
+        max_seconds = max(MAX_SECONDS, SECONDS_A_SITE * target.space.num_dims)
     arrays = [leaf for leaf in jax.tree.leaves(target.log_prob_fn) if eqx.is_array(leaf)]
     try:
         key = (target.compilation_group, tuple(map(id, arrays)), str(jnp.result_type(float)), max_seconds)

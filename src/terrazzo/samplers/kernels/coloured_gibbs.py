@@ -15,18 +15,20 @@ from terrazzo.errors import UnsupportedError
 from terrazzo.samplers.kernels.gibbs import moved_info, positive_int, start
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State
-from terrazzo.samplers.parts.colouring import checked_colours, find_colours, is_traced, read_conditionals
+from terrazzo.samplers.parts.colouring import Colours, checked_colours, find_colours, is_traced, read_conditionals
 from terrazzo.targets.structure import AbstractSiteLogits
 from terrazzo.targets.target import Target
 
 MAX_COLOURS = 64
+MANY_SITES = 4096  # from which colours are one value: as a tuple, those of 100,000 sites cost half a second a call
 
 
 def prepare(target: Target, *, colours: Any = None, **options: Any) -> dict[str, Any]:
     """Finds and verifies the colours on the host, once, so that the factory can be called inside compiled code."""
     read = read_conditionals(target) if colours is None else None
     if read is not None and len(read[1]) <= MAX_COLOURS:
-        return {**options, "colours": read[0], "verify": False, "conditionals": read[1]}
+        colours = read[0] if len(read[0]) < MANY_SITES else Colours(read[0])
+        return {**options, "colours": colours, "verify": False, "conditionals": read[1]}
     found = find_colours(target) if colours is None else checked_colours(target, colours)
     return {**options, "colours": found, "verify": False}
 

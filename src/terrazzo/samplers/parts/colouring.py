@@ -127,6 +127,31 @@ def find_colours(target: Target, *, num_points: int = 3, seed: int = 0) -> tuple
     return tuple(range(target.space.num_dims))
 
 
+class Colours:
+    """Colours as one static value: a tuple of a million integers would be a million leaves of a pytree, every call.
+
+    >>> one, same = Colours((0, 1, 0)), Colours([0, 1, 0])
+    >>> one == same, np.asarray(one).tolist()
+    (True, [0, 1, 0])
+    """
+
+    def __init__(self, colours: Any):
+        self._array = np.asarray(colours, np.int32)
+        self._hash = hash(self._array.tobytes())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self._array if dtype is None else self._array.astype(dtype)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Colours) and np.array_equal(self._array, other._array))
+
+    def __repr__(self) -> str:
+        return f"Colours({len(self._array)} sites)"
+
+
 def read_conditionals(target: Target) -> tuple[tuple[int, ...], list[AbstractSiteLogits]] | None:
     """Colours, and the conditionals of each colour's sites, from the terms of a plain function.
 
