@@ -7,6 +7,7 @@ cells it sees errors of about 5 % of a cell. Planted mistakes must be seen.
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ import terrazzo as tz
 from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels import blocked as blocked_module
 from terrazzo.samplers.kernels.collapsed import find_summation
+from terrazzo.samplers.parts.references import FittedReference
 from terrazzo.spaces import Configuration
 
 ALPHA, NUM_STARTS = 1e-6, 20_000
@@ -49,13 +51,14 @@ def _starts(rng):
     return Configuration(jnp.asarray(np.stack([k, b], 1), jnp.int32), jnp.asarray(np.stack([x, np.log(s)], 1)))
 
 
-def _p_value(sampler, *, seed=0, thin=1):
+def _p_value(sampler, *, seed=0, thin=1, begin=None):
     start = _starts(np.random.default_rng(seed))
 
     @jax.jit
     @jax.vmap
     def moved(key, theta, y):
         state = sampler.init(Configuration(theta, y), key)
+        state = state if begin is None else begin(jax.random.fold_in(key, 1), state)
         for part in jax.random.split(key, thin):
             state, _ = sampler.step(part, state)
         return state.position, state.reals
@@ -88,6 +91,45 @@ def _built(target, name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_leave_the_joint_law_invariant(target, name):
     assert _p_value(_built(target, name)) > ALPHA
+
+
+REFERENCE = FittedReference(
+    jnp.array([0.2, -0.5]), jnp.array([1.5, 1.2]), jnp.log(jnp.array([[0.5, 0.3, 0.2], [0.4, 0.6, 0.0]]))
+)
+
+
+def _ladder(target, *, is_collapsed, reference=None):
+    """Two replicas, the hot one drawn from the reference: with exact cold starts their joint law is known."""
+    q0 = eqx.tree_at(lambda r: r.log_probs, REFERENCE, jnp.zeros((0, 3))) if is_collapsed else REFERENCE
+    q0 = q0 if reference is None else reference(q0)
+    plan = find_summation(target) if is_collapsed else None
+    sampler = MIXED["tempered"].factory(
+        target, reference=q0, inverse_temperatures=np.array([0.0, 1.0]), scales=np.array([0.3, 0.3]), summation=plan
+    )
+
+    def begin(key, state):
+        theta, y = q0.draw(key)
+        theta = state.position if is_collapsed else theta
+        return state._replace(thetas=state.thetas.at[0].set(theta), ys=state.ys.at[0].set(y))
+
+    return sampler, begin
+
+
+@pytest.mark.parametrize("is_collapsed", [False, True])
+def test_ladders_leave_the_law_of_their_cold_end_invariant(target, is_collapsed):
+    sampler, begin = _ladder(target, is_collapsed=is_collapsed)
+    assert _p_value(sampler, thin=2, begin=begin) > ALPHA
+
+
+def test_swaps_by_a_wrong_reference_are_seen(target):
+    class Shifted(FittedReference):
+        def draw(self, key):
+            theta, y = super().draw(key)
+            return theta, y + 1.0
+
+    wrong = lambda q0: Shifted(q0.mean, q0.sd, q0.log_probs)
+    sampler, begin = _ladder(target, is_collapsed=False, reference=wrong)
+    assert _p_value(sampler, thin=2, begin=begin) < ALPHA
 
 
 def test_coloured_sweeps_hold_at_all_reals():

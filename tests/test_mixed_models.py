@@ -1,8 +1,9 @@
 """Mixed models from end to end: the default sampler against answers by marginalisation, and its calibration.
 
 The always-run part draws two models with one kernel; `make study` draws all ten with the default sampler, from NumPyro
-and by hand, and runs simulation-based calibration. Each mean may miss by 4 standard errors (6e-5 a mean, about 70 of
-them: 0.4 % for all ten together; seeds are fixed).
+and by hand, and runs simulation-based calibration.
+
+Each mean may miss by 4 standard errors (6e-5 a mean, about 70 of them: 0.4 % for all ten together; seeds are fixed).
 """
 
 import jax

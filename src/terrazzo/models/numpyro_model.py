@@ -171,7 +171,7 @@ def _log_prob(site: Mapping[str, Any], *, is_checked: bool) -> Any:
     A value outside the support is impossible: NumPyro's densities do not say so where a support depends on other
     sites. The density is taken at a value inside, so that its gradient is finite all the same.
     """
-    fn, value = _guarded(site["fn"]), site["value"]
+    fn, value = _guarded(site["fn"]), jnp.asarray(site["value"])
     if not is_checked:
         log_prob = fn.log_prob(value)
     else:

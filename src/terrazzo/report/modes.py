@@ -132,7 +132,7 @@ def valley(along: np.ndarray) -> tuple[float, float] | None:
     centres = (edges[:-1] + edges[1:]) / 2
     density = np.exp(-0.5 * ((places[:, None] - centres) / width) ** 2) @ counts
     lower_peak = np.minimum(np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1])
-    depth = density / lower_peak
+    depth = np.divide(density, lower_peak, out=np.ones_like(density), where=lower_peak > 0)
     at = int(depth.argmin())
     return (float(depth[at]), float(places[at])) if depth[at] < VALLEY else None
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo.errors import SpaceError
+from terrazzo.errors import SpaceError, UnsupportedError
 from terrazzo.spaces.reals import RealVariable as RealVariable
 from terrazzo.spaces.reals import ordered as ordered
 from terrazzo.spaces.reals import real as real
@@ -300,6 +300,14 @@ def _coordinate_names(variables: Any) -> list[str]:
         axes = [along.get(dim) or range(n) for dim, n in zip(v.dims or ("",) * len(v.shape), v.shape, strict=True)]
         out += [f"{name}[{', '.join(map(str, labels))}]" for labels in itertools.product(*axes)]
     return out
+
+
+def as_discrete_space(space: Any, field: str) -> Space:
+    """A `Space` without real variables; raises where it has some."""
+    found = as_space(space)
+    if found.num_reals:
+        raise UnsupportedError(field, "is for spaces without real variables", "tz.samplers.blocked() moves both kinds")
+    return found
 
 
 def as_space(space: Any) -> Space:

@@ -23,7 +23,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError, arguments
-from terrazzo.spaces import Space, as_space
+from terrazzo.spaces import Space, as_discrete_space
 from terrazzo.transports import heads, inverse_cdf, networks, normal
 from terrazzo.transports.base import AbstractExactTransport, Scored
 
@@ -197,7 +197,7 @@ def autoregressive_transport(
     >>> transport.push(jax.numpy.zeros(4)).theta.shape
     (4,)
     """
-    space = as_space(space)
+    space = as_discrete_space(space, "transport")
     d = space.num_dims
     width = (64 if d <= 24 else 128 if d <= 200 else 256) if width is None else width
     hidden = width if hidden is None else hidden

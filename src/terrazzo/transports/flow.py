@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import TransportError, arguments
-from terrazzo.spaces import Space, as_space
+from terrazzo.spaces import Space, as_discrete_space
 from terrazzo.transports import cells, networks, normal
 from terrazzo.transports.base import AbstractTransport, Pushed, Relaxed, Scored, lift_by_rejection
 from terrazzo.transports.couplings import Bijection, CouplingStack
@@ -200,7 +200,7 @@ def flow_transport(
     >>> transport.push(jax.numpy.zeros(4)).theta.shape
     (4,)
     """
-    space = as_space(space)
+    space = as_discrete_space(space, "transport")
     if architecture is None:
         architecture = "affine" if space.is_binary else "spline"
     for name, value, allowed in (

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import TransportError
 from terrazzo.errors.arguments import shown
-from terrazzo.spaces import Space, as_space
+from terrazzo.spaces import Space, as_discrete_space
 from terrazzo.transports import inverse_cdf, normal
 from terrazzo.transports.base import AbstractExactTransport, Scored
 
@@ -68,7 +68,7 @@ def product_transport(space: Any, *, logits: Any = None) -> ProductTransport:
     >>> transport.push(jnp.array([-1.0, 0.5, 2.0])).theta.shape
     (3,)
     """
-    space = as_space(space)
+    space = as_discrete_space(space, "transport")
     shape = (space.num_dims, space.max_size)
     try:
         logits = jnp.zeros(shape) if logits is None else jnp.asarray(logits, jnp.result_type(float))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from terrazzo.errors import OptionError
-from terrazzo.spaces import Space, as_space
+from terrazzo.spaces import Space, as_discrete_space
 from terrazzo.transports.autoregressive import AutoregressiveTransport, autoregressive_transport
 from terrazzo.transports.base import AbstractTransport
 from terrazzo.transports.flow import FlowTransport, flow_transport
@@ -61,7 +61,7 @@ class TransportRecipe:
 
     def build(self, key: jax.Array, space: Any) -> AbstractTransport:
         """An untrained transport onto a space."""
-        return self.spec.build(as_space(space), key=key, **self.options)
+        return self.spec.build(as_discrete_space(space, "transport"), key=key, **self.options)
 
     def __repr__(self) -> str:
         return f"{self.spec.name}({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"

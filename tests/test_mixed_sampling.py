@@ -1,0 +1,152 @@
+"""Runs on mixed spaces from the call to the result: the default, named samplers, storage, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import terrazzo as tz
+from terrazzo.errors import OptionError, SpaceError
+
+DATA = np.array([-1.9, -2.3, -1.4, 1.8, 2.2, 2.5])
+SPACE = tz.Space(label=tz.categorical(["low", "high"], shape=6, dims="who"), mean=tz.ordered(2), scale=tz.real(low=0.0))
+
+
+def mixture(v):
+    x = (jnp.asarray(DATA) - v["mean"][v["label"]]) / v["scale"]
+    return jnp.sum(-0.5 * x**2 - jnp.log(v["scale"])) - 0.02 * jnp.sum(v["mean"] ** 2) - 2.0 * v["scale"]
+
+
+RUN = {"seed": 1, "chains": 4, "draws": 60, "warmup": 120, "progress": "off"}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return tz.sample(mixture, SPACE, sampler=tz.samplers.blocked(max_doublings=4), **RUN)
+
+
+def test_draws_are_in_the_users_scale(result):
+    assert result["mean"].shape == (4, 60, 2)
+    assert (np.diff(result["mean"]) > 0).all()
+    assert (result["scale"] > 0).all()
+    assert set(result["label"].ravel()) <= {"low", "high"}
+    assert result.theta.shape == (4, 60, 6)
+    assert result.reals.shape == (4, 60, 3)
+
+
+def test_log_prob_is_that_of_the_users_function(result):
+    values = {"label": result.theta[2, 7], "mean": result["mean"][2, 7], "scale": result["scale"][2, 7]}
+    assert result.log_prob[2, 7] == pytest.approx(float(mixture(jax.tree.map(jnp.asarray, values))), rel=1e-9)
+
+
+def test_summaries_and_exports_hold_reals(result):
+    names = [row.name for row in result._summary.rows]
+    assert {"mean[0]", "mean[1]", "scale", "log_prob"} <= set(names)
+    frame = result.to_pandas()
+    np.testing.assert_allclose(frame["scale"], result["scale"].ravel())
+    tree = result.to_arviz()
+    assert tree["posterior"]["mean"].shape == (4, 60, 2)
+    assert "diverging" in tree["sample_stats"]
+
+
+def test_a_result_is_stored_and_read_back(result, tmp_path):
+    back = tz.Result.load(result.save(tmp_path / "run.tz"))
+    np.testing.assert_array_equal(back["mean"], result["mean"])
+    assert back.space == result.space
+    assert "scale" in result.report(tmp_path / "run.html").read_text(encoding="utf-8")
+
+
+def test_extended_and_resumed_runs_have_the_same_draws(result, tmp_path):
+    longer = tz.sample(
+        mixture, SPACE, sampler=tz.samplers.blocked(max_doublings=4), checkpoint=tmp_path / "c", **{**RUN, "draws": 30}
+    )
+    again = tz.sample(mixture, SPACE, sampler=tz.samplers.blocked(max_doublings=4), checkpoint=tmp_path / "c", **RUN)
+    np.testing.assert_array_equal(longer["mean"], result["mean"][:, :30])
+    np.testing.assert_array_equal(again["mean"], result["mean"])
+
+
+def test_a_purely_real_space_is_nuts():
+    sd = jnp.array([0.5, 2.0])
+    found = tz.sample(
+        lambda x: -0.5 * jnp.sum((x / sd) ** 2), tz.real(2), sampler="blocked", seed=0, chains=4, draws=300,
+        warmup=200, progress="off",
+    )  # fmt: skip
+    assert found["theta"].shape == (4, 300, 2)
+    np.testing.assert_allclose(found["theta"].std((0, 1)), sd, rtol=0.2)
+    assert any(check.name == "share of divergent trajectories" for check in found.checks())
+
+
+def test_black_boxes_walk_at_random_and_say_so():
+    box = tz.blackbox(lambda v: -0.5 * (float(v["x"]) - 2 * int(v["k"])) ** 2)
+    with pytest.warns(RuntimeWarning, match="no gradient"):
+        found = tz.sample(
+            box, tz.Space(k=tz.binary(), x=tz.real()), sampler="blocked", seed=0, chains=2, draws=20, warmup=20,
+            progress="off",
+        )  # fmt: skip
+    assert found["x"].shape == (2, 20)
+
+
+TWO_MODES = tz.Space(k=tz.binary(), x=tz.real())
+
+
+def two_modes(v):
+    """30 % at k = 0, x = -6, and 70 % at k = 1, x = 6: no single change leads from one to the other."""
+    k = jnp.where(v["k"] > 0, 1.0, 0.0)
+    left = jnp.log(0.3) - 0.5 * ((v["x"] + 6.0) / 0.5) ** 2 - 8.0 * k
+    right = jnp.log(0.7) - 0.5 * ((v["x"] - 6.0) / 0.5) ** 2 - 8.0 * (1.0 - k)
+    return jnp.logaddexp(left, right)
+
+
+@pytest.fixture(scope="module")
+def separated():
+    return tz.sample(two_modes, TWO_MODES, seed=0, chains=4, draws=600, warmup=100, progress="off")
+
+
+def test_the_default_finds_two_modes_that_differ_in_both_kinds_of_variables(separated):
+    is_right = separated["x"] > 0
+    error = max(is_right.mean(1).std(ddof=1) / 2, 0.01)
+    assert abs(is_right.mean() - 0.7) < 4 * error
+    assert (is_right.any(1) & (~is_right).any(1)).all()
+    assert separated.provenance["chosen"] == "tempered"
+    log_z = np.log(np.sqrt(2 * np.pi) * 0.5 * (1 + np.exp(-8)))
+    assert abs(separated.evidence_estimates["tempering"].log_z - log_z) < 0.4
+
+
+def test_the_exploration_is_a_check(separated):
+    names = {check.name for check in separated.checks()}
+    assert "difference from the exploration (standard errors)" in names
+    assert separated.verdict.grade != "trusted"  # ladders compared with ladders are no independent source
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler="gibbs"), r"blocked\(discrete='gibbs'\)"),
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler="smc"), "does not move real"),
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler="hybrid"), "does not move real"),
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler=tz.Auto(transport=tz.product())), "transport"),
+        (lambda: tz.maximize(mixture, SPACE, seed=0), "does not search"),
+        (lambda: tz.condition(tz.Target(mixture, SPACE), {"scale": 1.0}), "real variables"),
+        (lambda: tz.product().build(jax.random.key(0), SPACE), "real variables"),
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler=tz.samplers.blocked(discrete="tree_gibbs")), "tables"),
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler=tz.samplers.blocked(real="x")), "unknown"),
+        (lambda: tz.sample(lambda t: t.astype(float).sum(), tz.binary(3), seed=0, sampler="blocked"), "real variables"),
+    ],
+)
+def test_what_does_not_apply_is_refused_early(call, text):
+    with pytest.raises(tz.errors.TerrazzoError, match=text):
+        call()
+
+
+def test_starts_are_checked():
+    start = {"label": ["low"] * 6, "mean": [0.0, 1.0], "scale": -1.0}
+    with pytest.raises(SpaceError, match="init: scale"):
+        tz.sample(mixture, SPACE, sampler="blocked", init=start, **RUN)
+    several = {"label": [["low"] * 6] * 3, "mean": [[0.0, 1.0]] * 3, "scale": [1.0] * 3}
+    with pytest.raises(OptionError, match="for 4 chains"):
+        tz.sample(mixture, SPACE, sampler="blocked", init=several, **RUN)
+
+
+def test_explain_says_what_ties_the_discrete_variables_together():
+    found = tz.explain(mixture, SPACE)
+    assert found.num_colours == 1
