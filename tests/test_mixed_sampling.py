@@ -7,6 +7,7 @@ import pytest
 
 import terrazzo as tz
 from terrazzo.errors import OptionError, SpaceError
+from terrazzo.inference.mixed import REFERENCE, Explored, exploration_checks, spread_starts
 
 DATA = np.array([-1.9, -2.3, -1.4, 1.8, 2.2, 2.5])
 SPACE = tz.Space(label=tz.categorical(["low", "high"], shape=6, dims="who"), mean=tz.ordered(2), scale=tz.real(low=0.0))
@@ -116,6 +117,28 @@ def test_the_exploration_is_a_check(separated):
     names = {check.name for check in separated.checks()}
     assert "difference from the exploration (standard errors)" in names
     assert separated.verdict.grade != "trusted"  # ladders compared with ladders are no independent source
+
+
+def test_only_ladders_that_the_chains_did_not_make_can_confirm():
+    """A mode far from where the chains are is outside of a reference that was fitted to them."""
+    prior = tz.Reference(
+        log_prob=lambda v: jnp.log(0.5) + jax.scipy.stats.norm.logpdf(v["x"], 0.0, 10.0),
+        draw=lambda key: {"k": jnp.asarray(0), "x": 10.0 * jax.random.normal(key)},
+    )
+    rng = np.random.default_rng(0)
+    theta, reals = rng.integers(0, 2, (4, 500, 1)), rng.normal(size=(4, 500, 1))
+    some = Explored(
+        theta=theta[:, ::-1], reals=reals[:, ::-1], log_weights=np.zeros((4, 500, 2)), is_chosen=np.zeros((), bool),
+        inverse_temperatures=np.array([0.0, 1.0]), mean=np.zeros(0), sd=np.zeros(0), log_probs=np.zeros((0, 2)),
+    )  # fmt: skip
+    checks = lambda target: {c.name: c for c in exploration_checks(target, some, theta, reals)}
+    with_prior = tz.Target(two_modes, TWO_MODES, reference=prior)
+    assert all(c.passed for c in checks(with_prior).values())
+    alone = checks(tz.Target(two_modes, TWO_MODES))[REFERENCE]
+    assert not alone.passed
+    assert alone.grade == "unchecked"
+    start = spread_starts(with_prior, jax.random.key(0), 64)
+    assert np.abs(np.asarray(start.reals)).max() > 10  # the prior's own draws, not within -2..2
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ disagree, and the ladders agree better, the ladders make the draws; else they ar
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,12 +29,14 @@ from terrazzo.targets.target import Target
 from terrazzo.verdict.checks import NOT_TRUSTED, UNCHECKED, Check
 
 DIVERGENT = "share of divergent trajectories"
-EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder: 8 ladders give 600 effective draws of a mixture
-TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains in different modes have an R-hat of 1.5 and more after 100 draws
-MAX_Z = 5.0  # standard errors: the worst of 100 means passes it once in 20,000 runs
-MIN_EXPLORED = 100.0  # effective draws, for standard errors that are themselves known to 10 %
+EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder; a check says whether they were enough
+TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains that disagree, by the rule of Gelman & Rubin (1992)
+MAX_Z = 5.0  # standard errors: by the normal law the worst of 100 means passes it once in 17,000 runs
+MIN_EXPLORED = 100.0  # effective draws: standard errors are then known to 1 / sqrt(200), 7 %
+FEWEST_EXPLORED = 32  # draws a ladder: with fewer neither agreement nor log Z can be judged
 MOST_CATEGORIES = 20
-MAX_DIVERGENT = 0.001  # one in a thousand: fewer are met by chance where step sizes are tuned to accept 80 %
+MAX_DIVERGENT = 0.001  # of the trajectories; any that diverge are reported with their share
+REFERENCE = "a reference that the chains did not make"
 
 
 def mixed_request(request: Request, target: Target) -> Request:
@@ -157,10 +159,26 @@ def restored_reference(target: Target, explored: Explored) -> Any:
     return FittedReference(*(jnp.asarray(x) for x in (explored.mean, explored.sd, explored.log_probs)))
 
 
+def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configuration:
+    """Where ladders start: draws of the user's reference where these are possible, else anywhere."""
+    anywhere = target.possible_starts(key, num_chains)
+    assert isinstance(anywhere, Configuration)
+    if target.reference is None:
+        return anywhere
+    keys = jax.random.split(jax.random.fold_in(key, 1), num_chains)
+    theta, y = jax.vmap(UserReference(target).draw)(keys)
+    is_possible = jnp.isfinite(jax.vmap(target.log_density)(theta, y))[:, None]
+    return Configuration(jnp.where(is_possible, theta, anywhere.theta), jnp.where(is_possible, y, anywhere.reals))
+
+
 def explore(
-    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int
-) -> tuple[Explored, Chains, Any]:
-    """Tempered ladders from a reference: their draws, the ladders themselves, and where they are."""
+    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int,
+    is_over: Callable[[], bool],
+) -> tuple[Explored, Chains, Any] | None:  # fmt: skip
+    """Tempered ladders from a reference: their draws, the ladders themselves, and where they are.
+
+    None if the time for it is over before the ladders are tuned and have a few draws.
+    """
     target, spec = own.problem.target, MIXED["tempered"]
     progress.phase("exploring", EXPLORE_WARMUP + EXPLORE_DRAWS, "rounds")
     reference = reference_of(target, own, trial)
@@ -168,19 +186,25 @@ def explore(
     start_key, init_key, tune_key, draw_key = jax.random.split(key, 4)
     assert spec.tuning is not None
     tuning = spec.tuning(target)
-    start = target.possible_starts(start_key, num_chains)
+    start = spread_starts(target, start_key, num_chains)
     states = chains._replace(parameters=tuning.parameters(tuning.init())).start(init_key, start)
     found: dict[str, Any] = {}
     for chunk in tune(chains, tuning, tune_key, states, EXPLORE_WARMUP):
         states, found, _ = chunk.out
         progress.update(chunk.first + chunk.size)
+        if is_over():
+            return None
     chains = chains._replace(parameters=found)
     rows = []
     for chunk in draws(chains, draw_key, states, EXPLORE_DRAWS):
         states = chunk.out.states
         rows.append(chunk.out.rows)
         progress.update(EXPLORE_WARMUP + chunk.first + chunk.size)
+        if is_over():
+            break
     kept = joined(rows)
+    if kept["log_prob"].shape[1] < FEWEST_EXPLORED:
+        return None
     betas = np.asarray(found["inverse_temperatures"])
     names, is_fitted = ("mean", "sd", "log_probs"), isinstance(reference, FittedReference)
     parts = {name: np.asarray(getattr(reference, name)) if is_fitted else np.zeros(0) for name in names}
@@ -202,8 +226,13 @@ def _together(theta: np.ndarray, reals: np.ndarray) -> np.ndarray:
     return np.concatenate([theta.astype(float), reals], axis=-1)
 
 
-def exploration_checks(space: Space, explored: Explored, theta: np.ndarray, reals: np.ndarray) -> tuple[Check, ...]:
-    """The draws against those of tempered ladders: the means of all values and categories, in standard errors."""
+def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, reals: np.ndarray) -> tuple[Check, ...]:
+    """The draws against those of tempered ladders: the means of all values and categories, in standard errors.
+
+    Ladders that start from the user's reference are independent of the chains. Those whose reference was fitted to the
+    chains see a part of what the chains missed, not all of it.
+    """
+    space = target.space
     joint = lambda theta, reals: np.concatenate([_scalars(space, theta), reals], axis=-1)
     ours, theirs = describe(joint(theta, reals)), describe(joint(explored.theta, explored.reals))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -215,8 +244,10 @@ def exploration_checks(space: Space, explored: Explored, theta: np.ndarray, real
     least = float(moving.min(initial=np.inf)) if len(moving) else 0.0
     agreed = "the draws differ from those of tempered ladders: run longer, or sampler='tempered'"
     enough = "the exploration has too few effective draws to contradict anything: let it run longer"
-    is_other = not bool(explored.is_chosen)
+    is_other, has_reference = not bool(explored.is_chosen), target.reference is not None
+    given = "ladders were fitted to the chains themselves: give the prior, tz.Target(..., reference=tz.Reference(...))"
     return (
+        Check(REFERENCE, float(has_reference), 1.0, has_reference, given, UNCHECKED),
         Check("difference from the exploration (standard errors)", worst, MAX_Z, worst <= MAX_Z, agreed, NOT_TRUSTED,
               is_other and least >= MIN_EXPLORED),
         Check("least ESS of the exploration", least, MIN_EXPLORED, least >= MIN_EXPLORED, enough, UNCHECKED),

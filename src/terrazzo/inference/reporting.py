@@ -180,7 +180,7 @@ class Reporter(NamedTuple):
             checks = (*checks, precision_check(target, looked, log_prob))
         if ready.explored is not None and kept.done:
             found["exploration"] = ready.explored.evidence
-            checks = (*checks, *exploration_checks(space, ready.explored, theta, _looked_at(stored, arrays["reals"])))
+            checks = (*checks, *exploration_checks(target, ready.explored, theta, _looked_at(stored, arrays["reals"])))
         if "diverging" in arrays:
             checks = (*checks, divergence_check(kept.info()))
         if self.store.error is not None:

@@ -294,11 +294,17 @@ class Run:
             transport=problem.transport, explored=explored,
         )  # fmt: skip
 
-    def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored]:
-        """Explores a mixed target, and chooses between the run's own chains and the ladders."""
+    def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored | None]:
+        """Explores a mixed target in half of the time, and chooses between the run's own chains and the ladders."""
+        is_over = lambda: self.budget.is_half_gone
+        if is_over():
+            return states, chains, None
         self.progress.phase("trying")
         trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
-        explored, found, at = explore(self.plan_key, chains, trial, self.progress, self.settings.chains)
+        made = explore(self.plan_key, chains, trial, self.progress, self.settings.chains, is_over)
+        if made is None:
+            return states, chains, None
+        explored, found, at = made
         if not prefers_ladders(trial, explored):
             return states, chains, explored
         return at, found, explored._replace(is_chosen=np.ones((), bool))
