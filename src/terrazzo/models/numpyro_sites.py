@@ -40,7 +40,7 @@ from terrazzo.models.base import (
     no_latent_sites,
 )
 from terrazzo.spaces import Space, ordered, real, simplex
-from terrazzo.targets.tracing import digest
+from terrazzo.targets.contents import digest
 
 RUNS = "call it as you call it in NumPyro: tz.from_numpyro(model, *args, **kwargs)"
 DEPENDS = "has a support that depends on other latent sites"

@@ -14,8 +14,8 @@ from terrazzo.errors import FileFormatError
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
 from terrazzo.storage.checkpoints import RESULT, read_run
-from terrazzo.storage.files import space_from_json
 from terrazzo.storage.pieces import consistent_pieces, num_common, stored_arrays
+from terrazzo.storage.spaces import space_from_json
 
 IN_MEMORY = 2**27  # bytes of draws up to which they are read at once
 

@@ -16,19 +16,17 @@ from typing import Any
 import numpy as np
 
 from terrazzo.diagnostics import LogZ
-from terrazzo.errors import FileFormatError, OptionError, SpaceError, UnsupportedError, arguments
+from terrazzo.errors import OptionError, SpaceError, UnsupportedError, arguments
 from terrazzo.results import exports
 from terrazzo.results.draws import Codes, Draws, Replicas, frozen
-from terrazzo.results.stored import check_values, checked_arrays, checked_records, checked_verdict
+from terrazzo.results.stored import read_result, write_result
 from terrazzo.spaces import Space
-from terrazzo.storage.files import jsonable, read_file, space_from_json, space_to_json, write_file
+from terrazzo.storage.files import jsonable
 from terrazzo.storage.setups import Setup
 from terrazzo.verdict.checks import Check, Diagnosis, Verdict, chain_checks, judge, settled
 from terrazzo.verdict.summaries import Summary, summarise
 
 QUICK_SIZE = 2_000_000  # a repr may take as long as diagnosing this many numbers
-PLAN = "plan/"
-KIND, VERSION = "terrazzo result", 2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -330,36 +328,7 @@ class Result:
             path: Where to write; `Result.load(path)` reads it back.
             compress: Whether to deflate: smaller and slower.
         """
-        arrays = {"theta": self.codes, **{f"stats/{k}": v for k, v in self.sample_stats.items()}}
-        arrays |= {f"history/{k}": v for k, v in (self.history or {}).items()}
-        if self.latent is not None:
-            arrays["latent"] = self.latent
-        if self.reals is not None:
-            arrays["reals"] = self.reals
-        if self.replicas is not None:
-            arrays |= {f"replicas/{name}": array for name, array in self.replicas._asdict().items()}
-        header: dict[str, Any] = {
-            "space": space_to_json(self.space),
-            "evidence": None if self.evidence is None else list(self.evidence),
-            "evidence_estimates": {name: list(value) for name, value in self.evidence_estimates.items()},
-            "provenance": self.provenance,
-            "has_history": self.history is not None,
-            "is_complete": self.is_complete,
-            "extra_checks": [list(check) for check in self.extra_checks],
-            "log_z_verdict": None if self.log_z_verdict is None else list(self.log_z_verdict),
-            "transport_config": None,
-            "plan": None,
-        }
-        blobs: dict[str, bytes] = {}
-        if self.plan is not None:
-            header["plan"], parts, kept = self.plan.to_parts()
-            arrays |= {f"{PLAN}{name}": array for name, array in parts.items()}
-            blobs |= {f"{PLAN}{name}": data for name, data in kept.items()}
-        if self.transport is not None:
-            from terrazzo.transports import serialise  # late: a result knows no method
-
-            blobs["transport"], header["transport_config"] = serialise(self.transport)
-        return write_file(path, KIND, VERSION, header=header, arrays=arrays, blobs=blobs, compress=compress)
+        return write_result(self, path, compress=compress)
 
     @classmethod
     def load(cls, path: Any) -> "Result":
@@ -373,50 +342,7 @@ class Result:
             from terrazzo.results.folders import open_folder  # late: it opens results
 
             return open_folder(path)
-        header, arrays, blobs = read_file(path, KIND, VERSION)
-        try:
-            stored = {name[len(PLAN) :]: arrays.pop(name) for name in [n for n in arrays if n.startswith(PLAN)]}
-            theta, groups = checked_arrays(arrays)
-            num_dims = None if header["provenance"].get("keep") else theta.shape[2]
-            space = space_from_json(header["space"], num_dims=num_dims)
-            check_values(space, theta, arrays)
-            evidence, estimates, checks = checked_records(header)
-            config, transport = header["transport_config"], None
-            if config is not None:
-                from terrazzo.transports import deserialise
-
-                transport = deserialise(blobs["transport"], config, space)
-            return cls(
-                space=space,
-                theta=theta,
-                sample_stats=groups["stats"],
-                reals=arrays.get("reals"),
-                latent=arrays.get("latent"),
-                evidence=evidence,
-                evidence_estimates=estimates,
-                transport=transport,
-                provenance=header["provenance"],
-                history=groups["history"] if header["has_history"] else None,
-                is_complete=header["is_complete"],
-                extra_checks=checks,
-                log_z_verdict=checked_verdict(header["log_z_verdict"]),
-                plan=_plan(header["plan"], stored, blobs),
-                replicas=Replicas(**groups["replicas"]) if groups["replicas"] else None,
-            )
-        except FileFormatError as error:
-            raise FileFormatError(str(path), f"has a {error.field} that {error.problem}", error.remedy) from None
-        except UnsupportedError:
-            raise
-        except Exception as error:  # whatever a record says that was not written by us
-            text = " ".join(str(error).split())[:200]
-            raise FileFormatError(str(path), f"lacks what a result needs ({text})", "save it again") from None
-
-
-def _plan(header: Any, arrays: dict[str, np.ndarray], blobs: Mapping[str, bytes]) -> Setup | None:
-    if header is None:
-        return None
-    kept = {name[len(PLAN) :]: data for name, data in blobs.items() if name.startswith(PLAN)}
-    return Setup.from_parts(header, arrays, kept)
+        return read_result(path, cls)
 
 
 def _describe_space(space: Space) -> str:

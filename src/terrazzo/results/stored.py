@@ -1,18 +1,26 @@
-"""What a stored result must hold: each part is looked at before it is believed.
+"""Results to and from a file, and what a stored one must hold: each part is looked at before it is believed.
 
 The file itself is whole and its arrays have the sizes that they say (see `storage`); here their meaning is checked:
 draws inside the space, one number of each statistic a draw, estimates and checks that are numbers and texts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from terrazzo.diagnostics import LogZ
+from terrazzo.errors import FileFormatError, UnsupportedError
+from terrazzo.results.draws import Replicas
 from terrazzo.spaces import Space
+from terrazzo.storage.files import read_file, write_file
+from terrazzo.storage.setups import Setup
+from terrazzo.storage.spaces import space_from_json, space_to_json
 from terrazzo.verdict.checks import GRADES, NOTE, Check, Verdict
 
+PLAN = "plan/"
+KIND, VERSION = "terrazzo result", 2
 GROUPS = ("stats", "history", "replicas")
 CHECK_TYPES = (str, float, float, bool, str, str, bool)
 
@@ -57,6 +65,11 @@ def check_values(space: Space, theta: np.ndarray, arrays: Mapping[str, np.ndarra
             raise ValueError("a draw has a log_prob of NaN or +inf")
     if latent is not None and (latent.shape != theta.shape or latent.dtype.kind != "f" or np.isnan(latent).any()):
         raise ValueError(f"latent is {latent.dtype} of shape {latent.shape}, or holds NaN")
+    reals = arrays.get("reals")
+    if (reals is None) != (space.num_reals == 0):
+        raise ValueError("its real values are missing, or there should be none")
+    if reals is not None and (reals.dtype.kind != "f" or not np.isfinite(reals).all()):
+        raise ValueError("its real values are not all finite numbers")
 
 
 def checked_records(header: Mapping[str, Any]) -> tuple[LogZ | None, dict[str, LogZ], tuple[Check, ...]]:
@@ -105,3 +118,85 @@ def _check(values: Any) -> Check:
     if not is_right or (len(values) > 5 and values[5] not in (NOTE, *GRADES)):
         raise ValueError(f"a check is {str(values)[:60]}")
     return Check(*values)
+
+
+def write_result(result: Any, path: Any, *, compress: bool) -> Path:
+    """Writes a result to one file."""
+    arrays = {"theta": result.codes, **{f"stats/{k}": v for k, v in result.sample_stats.items()}}
+    arrays |= {f"history/{k}": v for k, v in (result.history or {}).items()}
+    if result.latent is not None:
+        arrays["latent"] = result.latent
+    if result.reals is not None:
+        arrays["reals"] = result.reals
+    if result.replicas is not None:
+        arrays |= {f"replicas/{name}": array for name, array in result.replicas._asdict().items()}
+    header: dict[str, Any] = {
+        "space": space_to_json(result.space),
+        "evidence": None if result.evidence is None else list(result.evidence),
+        "evidence_estimates": {name: list(value) for name, value in result.evidence_estimates.items()},
+        "provenance": result.provenance,
+        "has_history": result.history is not None,
+        "is_complete": result.is_complete,
+        "extra_checks": [list(check) for check in result.extra_checks],
+        "log_z_verdict": None if result.log_z_verdict is None else list(result.log_z_verdict),
+        "transport_config": None,
+        "plan": None,
+    }
+    blobs: dict[str, bytes] = {}
+    if result.plan is not None:
+        header["plan"], parts, kept = result.plan.to_parts()
+        arrays |= {f"{PLAN}{name}": array for name, array in parts.items()}
+        blobs |= {f"{PLAN}{name}": data for name, data in kept.items()}
+    if result.transport is not None:
+        from terrazzo.transports import serialise  # late: a result knows no method
+
+        blobs["transport"], header["transport_config"] = serialise(result.transport)
+    return write_file(path, KIND, VERSION, header=header, arrays=arrays, blobs=blobs, compress=compress)
+
+
+def read_result(path: Any, build: Callable[..., Any]) -> Any:
+    """The result that a file holds, built from its fields; `FileFormatError` if it is damaged or not ours."""
+    header, arrays, blobs = read_file(path, KIND, VERSION)
+    try:
+        stored = {name[len(PLAN) :]: arrays.pop(name) for name in [n for n in arrays if n.startswith(PLAN)]}
+        theta, groups = checked_arrays(arrays)
+        num_dims = None if header["provenance"].get("keep") else theta.shape[2]
+        space = space_from_json(header["space"], num_dims=num_dims)
+        check_values(space, theta, arrays)
+        evidence, estimates, checks = checked_records(header)
+        config, transport = header["transport_config"], None
+        if config is not None:
+            from terrazzo.transports import deserialise
+
+            transport = deserialise(blobs["transport"], config, space)
+        return build(
+            space=space,
+            theta=theta,
+            sample_stats=groups["stats"],
+            reals=arrays.get("reals"),
+            latent=arrays.get("latent"),
+            evidence=evidence,
+            evidence_estimates=estimates,
+            transport=transport,
+            provenance=header["provenance"],
+            history=groups["history"] if header["has_history"] else None,
+            is_complete=header["is_complete"],
+            extra_checks=checks,
+            log_z_verdict=checked_verdict(header["log_z_verdict"]),
+            plan=_plan(header["plan"], stored, blobs),
+            replicas=Replicas(**groups["replicas"]) if groups["replicas"] else None,
+        )
+    except FileFormatError as error:
+        raise FileFormatError(str(path), f"has a {error.field} that {error.problem}", error.remedy) from None
+    except UnsupportedError:
+        raise
+    except Exception as error:  # whatever a record says that was not written by us
+        text = " ".join(str(error).split())[:200]
+        raise FileFormatError(str(path), f"lacks what a result needs ({text})", "save it again") from None
+
+
+def _plan(header: Any, arrays: dict[str, np.ndarray], blobs: Mapping[str, bytes]) -> Setup | None:
+    if header is None:
+        return None
+    kept = {name[len(PLAN) :]: data for name, data in blobs.items() if name.startswith(PLAN)}
+    return Setup.from_parts(header, arrays, kept)

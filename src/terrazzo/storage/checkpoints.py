@@ -22,9 +22,10 @@ from filelock import FileLock, Timeout
 
 from terrazzo.errors import ConfigurationError, FileFormatError, OptionError
 from terrazzo.spaces import Space
-from terrazzo.storage.files import jsonable, read_file, read_places, space_to_json, write_file
+from terrazzo.storage.files import jsonable, read_file, read_places, write_file
 from terrazzo.storage.pieces import KIND, NAME, Piece, Segment, consistent_pieces, numbered, piece_name, segments
 from terrazzo.storage.setups import Setup
+from terrazzo.storage.spaces import space_to_json
 
 SETUP_KIND, DRAWS_KIND, VERSION = "terrazzo run", KIND, 2
 SETUP, RESULT, LOCK = "setup.tz", "result.tz", ".lock"

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from terrazzo.errors import TargetError
@@ -95,3 +97,21 @@ def blackbox(fn: Callable, *, vectorized: bool = False, name: str | None = None)
     False
     """
     return BlackBox(fn, vectorized=vectorized, name=name)
+
+
+def called_back(box: BlackBox, space: Space, theta: Any) -> Any:
+    """log pi of a black box inside compiled code, by a call to the host.
+
+    The float comes back as 32-bit words: JAX makes float32 of every float64 that a callback returns in a thread in
+    which float64 is not enabled, and callbacks run in threads of XLA.
+    """
+    dtype = np.dtype(jnp.result_type(float))
+    num_words = dtype.itemsize // 4
+
+    def call(t: Any) -> np.ndarray:
+        values = box.evaluate_quietly(space, np.asarray(t)).astype(dtype)
+        return np.array(values, order="C")[..., None].view(np.uint32)
+
+    shape = jax.ShapeDtypeStruct((num_words,), jnp.uint32)
+    words = jax.pure_callback(call, shape, theta, vmap_method="broadcast_all")
+    return jax.lax.bitcast_convert_type(words if num_words == 2 else words[0], dtype)

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from terrazzo.targets import mixed
+from terrazzo.targets.contents import ADDRESS, digest
 from terrazzo.targets.target import Target
-from terrazzo.targets.tracing import ADDRESS, TracedFunction, digest, traced_anyway
+from terrazzo.targets.tracing import TracedFunction, traced_anyway
 
 NUM_POINTS = 6
 COMPUTATION, DATA = "target's computation", "target's data"

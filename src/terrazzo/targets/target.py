@@ -18,7 +18,7 @@ from terrazzo.errors import GradientError, TargetError, arguments
 from terrazzo.runtime.compilation import jit
 from terrazzo.spaces import Configuration, Space, as_space
 from terrazzo.targets import mixed, probing
-from terrazzo.targets.black_boxes import BlackBox
+from terrazzo.targets.black_boxes import BlackBox, called_back
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
 from terrazzo.targets.starts import find_starts
 from terrazzo.targets.summing import summed
@@ -208,7 +208,7 @@ class Target(eqx.Module):
         -inf means impossible. NaN and +inf both come out as +inf: a chain that meets one stays on it, where the
         end-of-chunk check of `inference` finds it and reports the configuration.
         """
-        value = self._called_back(theta) if self.is_blackbox else self._traced(theta)
+        value = called_back(self.log_prob_fn, self.space, theta) if self.is_blackbox else self._traced(theta)
         value = jnp.where(jnp.isnan(value), jnp.inf, value)
         if self.soft_level is not None and self.inverse_temperature is not None:
             value = jnp.where(self.inverse_temperature == 1, value, self._softened(theta, value))
@@ -230,23 +230,6 @@ class Target(eqx.Module):
     def given(self, y: Float[Array, " real"]) -> "Target":
         """The discrete target of a mixed one at fixed reals y (unconstrained; it may be traced)."""
         return mixed.of_given(self, y, Target)
-
-    def _called_back(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
-        """log pi of a black box, by a call to the host.
-
-        The float comes back as 32-bit words: JAX makes float32 of every float64 that a callback returns in a thread in
-        which float64 is not enabled, and callbacks run in threads of XLA.
-        """
-        dtype = np.dtype(jnp.result_type(float))
-        num_words = dtype.itemsize // 4
-
-        def call(t: Any) -> np.ndarray:
-            values = self.log_prob_fn.evaluate_quietly(self.space, np.asarray(t)).astype(dtype)
-            return np.array(values, order="C")[..., None].view(np.uint32)
-
-        shape = jax.ShapeDtypeStruct((num_words,), jnp.uint32)
-        words = jax.pure_callback(call, shape, theta, vmap_method="broadcast_all")
-        return jax.lax.bitcast_convert_type(words if num_words == 2 else words[0], dtype)
 
     def softened(self, level: float) -> "Target":
         """The target whose tempered forms below beta = 1 let chains pass through impossible configurations.
@@ -413,6 +396,6 @@ def as_target(log_prob: Any, space: Any = None) -> Target:
         if space is not None and as_space(space) != log_prob.space:
             raise TargetError("space", "differs from the target's own space", "leave it out: sample(target, seed=0)")
         return log_prob if log_prob.space.num_reals else in_this_precision(log_prob)  # reals are moved in float64
-    if space is None:
-        raise TargetError("space", "is missing", "e.g. tz.sample(log_prob, tz.binary(20), seed=0)")
-    return Target(log_prob, space)
+    if space is not None:
+        return Target(log_prob, space)
+    raise TargetError("space", "is missing", "e.g. tz.sample(log_prob, tz.binary(20), seed=0)")

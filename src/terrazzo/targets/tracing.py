@@ -7,12 +7,8 @@ derivative rule over its own data) is left as it is, and compiled on its own.
 """
 
 import hashlib
-import inspect
-import re
 import types
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,9 +18,8 @@ import numpy as np
 from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from terrazzo.errors import TargetError
+from terrazzo.targets.contents import ADDRESS, check_unchanged, digest
 
-ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 LINEAR = ("add", "sub", "mul")  # whose float constants become arguments
 KEPT = (0.0, 0.5, 1.0, 2.0)  # constants that the compiler simplifies: they stay part of the computation
 RULES = ("jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd")  # derivative rules, known by the gradient that they give
@@ -117,7 +112,7 @@ def traced(function: Any, *examples: Any) -> Any:
     try:
         return traced_anyway(function, *examples)
     except Exception:  # whatever tracing meets is reported by probing, which calls the function itself
-        _check_unchanged(function)
+        check_unchanged(function)
         return function if _is_module(function) else anew(function)
 
 
@@ -129,40 +124,6 @@ def anew(function: Callable) -> Callable:
     calls would not be seen. So no function of a user's is handed to JAX itself.
     """
     return lambda *args: function(*args)
-
-
-_seen: dict[int, tuple[Any, str]] = {}  # arrays that hidden functions held, by id: a weak reference, and their digest
-
-
-def _check_unchanged(function: Any) -> None:
-    """Raises where a hidden function holds a NumPy array that has been changed since such a function held it.
-
-    The values of that time are compiled in, and JAX may hand them to any later trace for as long as the code lives.
-    """
-    for array in jax.tree.leaves(list(_held(function))):
-        if not isinstance(array, np.ndarray) or array.dtype.kind == "O":
-            continue
-        place, now = id(array), digest(array)
-        if place not in _seen or _seen[place][0]() is not array:
-            _seen[place] = weakref.ref(array, partial(_forget, place)), now
-        elif _seen[place][1] != now:
-            raise TargetError(
-                "log_prob",
-                f"holds a NumPy array of shape {array.shape} that was changed in place, and JAX has its old values",
-                "give it a changed copy of the array instead",
-            )
-
-
-def _forget(place: int, _: Any) -> None:
-    _seen.pop(place, None)
-
-
-def _held(function: Any) -> Iterator[Any]:
-    """What a plain function can reach by name: its closure, its globals, its defaults."""
-    if isinstance(function, types.FunctionType):
-        found = inspect.getclosurevars(function)
-        yield from (*found.nonlocals.values(), *found.globals.values())
-        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
 
 
 def _is_module(function: Any) -> bool:
@@ -215,26 +176,6 @@ def in_this_precision(tree: Any) -> Any:
         return traced_anyway(x.computation.function, *jax.tree.map(same_kind, x.computation.examples))
 
     return jax.tree.map(again, tree, is_leaf=lambda x: isinstance(x, TracedFunction))
-
-
-def digest(*values: Any) -> str:
-    """A digest of arrays (type, shape, every byte) and of anything else by its text.
-
-    >>> digest(np.zeros(3)) == digest(np.zeros(3)) != digest(np.zeros((3, 1)))
-    True
-    """
-    out = hashlib.sha256()
-    for value in values:
-        if eqx.is_array_like(value) or hasattr(value, "__array__"):
-            if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
-                value = jax.random.key_data(value)
-            array = np.asarray(value)
-            out.update(f"{array.dtype.str}{array.shape}".encode())
-            out.update(np.ascontiguousarray(array).tobytes())
-        else:
-            out.update(ADDRESS.sub("", str(value)).encode())
-        out.update(b";")
-    return out.hexdigest()
 
 
 # ---- one trace

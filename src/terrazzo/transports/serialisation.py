@@ -11,7 +11,8 @@ import numpy as np
 
 from terrazzo.errors import FileFormatError, TransportError
 from terrazzo.spaces import Space
-from terrazzo.storage.files import read_arrays, space_from_json, space_to_json
+from terrazzo.storage.files import read_arrays
+from terrazzo.storage.spaces import space_from_json, space_to_json
 from terrazzo.transports.base import AbstractTransport
 from terrazzo.transports.clamped import ClampedTransport, clamp_transport
 from terrazzo.transports.registry import REGISTRY
