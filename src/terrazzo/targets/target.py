@@ -164,11 +164,11 @@ class Target(eqx.Module):
         theta, one = jax.ShapeDtypeStruct((dim,), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
         if not self.is_blackbox:
             single = _single(self.log_prob_fn) if self.vectorized else self.log_prob_fn
-            found = traced(single, jax.eval_shape(self.space.unflatten, theta))
             example = jax.eval_shape(self.space.unflatten, theta)
+            found = traced(single, example)
             if found is not single:
-                if self.penalty_fn is not None:
-                    self.penalty_fn = _single(self.penalty_fn) if self.vectorized else self.penalty_fn
+                if self.penalty_fn is not None and self.vectorized:
+                    self.penalty_fn = _single(self.penalty_fn)
                 self.log_prob_fn, self.vectorized = found, False
             if not self.vectorized:
                 self.penalty_fn = traced(self.penalty_fn, example)
@@ -374,11 +374,8 @@ def _draw_starts(target: Target, key: Array, num_chains: int, most: int) -> tupl
         fresh = target.space.random(jax.random.fold_in(key, count), (num_chains,))
         fresh_log_prob = jax.vmap(target.log_prob)(fresh)
         is_impossible = log_prob == -jnp.inf
-        return (
-            count + 1,
-            jnp.where(is_impossible[:, None], fresh, theta),
-            jnp.where(is_impossible, fresh_log_prob, log_prob),
-        )
+        theta = jnp.where(is_impossible[:, None], fresh, theta)
+        return count + 1, theta, jnp.where(is_impossible, fresh_log_prob, log_prob)
 
     start = (0, jnp.zeros((num_chains, target.space.num_dims), jnp.int32), jnp.full(num_chains, -jnp.inf))
     _, theta, log_prob = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(c[2] == -jnp.inf), redraw, start)
