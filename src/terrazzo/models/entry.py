@@ -65,6 +65,13 @@ def from_pymc(model: Any, bounds: Any = None) -> Target:
         TargetError: The model cannot be used.
         SpaceError: A variable has a support that no variable of ours has.
         OptionError: `bounds` are no bounds of the model's discrete variables.
+
+    >>> import pymc as pm, terrazzo as tz
+    >>> with pm.Model() as model:
+    ...     z = pm.Bernoulli("z", 0.3)
+    ...     _ = pm.Normal("y", 2.0 * z, 1.0, observed=1.5)
+    >>> tz.from_pymc(model).space.names
+    ('z',)
     """
     _check_installed("pymc")
     from terrazzo.models import pymc_model  # late: it imports PyMC
