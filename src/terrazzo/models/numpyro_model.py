@@ -171,7 +171,9 @@ def _log_prob(site: Mapping[str, Any], *, is_checked: bool) -> Any:
     A value outside the support is impossible: NumPyro's densities do not say so where a support depends on other
     sites. The density is taken at a value inside, so that its gradient is finite all the same.
     """
-    fn, value = _guarded(site["fn"]), jnp.asarray(site["value"])
+    fn, value = _guarded(site["fn"]), site["value"]
+    if isinstance(value, int | float):
+        value = np.asarray(value)  # an array is data; a number would be part of the computation
     if not is_checked:
         log_prob = fn.log_prob(value)
     else:
