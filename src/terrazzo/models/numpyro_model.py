@@ -173,7 +173,7 @@ def _log_prob(site: Mapping[str, Any], *, is_checked: bool) -> Any:
     """
     fn, value = _guarded(site["fn"]), site["value"]
     if isinstance(value, int | float):
-        value = np.asarray(value)  # an array is data; a number would be part of the computation
+        value = jnp.asarray(value)  # an array is data; a number would be part of the computation
     if not is_checked:
         log_prob = fn.log_prob(value)
     else:
