@@ -7,6 +7,7 @@ time is compilation, and every number of devices compiles everything anew.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 COUNTS = (1, 2, 8)
-DRAWN = ("latent_random_walk", "gibbs", "hybrid", "parallel_tempering", "auto")
+DRAWN = ("latent_random_walk", "gibbs", "hybrid", "parallel_tempering", "auto", "ladder 1", "ladder 2")
 
 PROGRAM = """
     import json, pathlib, sys
@@ -24,7 +25,7 @@ PROGRAM = """
     import terrazzo as tz
     from calls import sample_with
     from terrazzo.runtime import devices
-    from terrazzo.engine import kernels as running
+    from terrazzo.engine import kernels as running, loop
     from terrazzo.samplers import REGISTRY
 
     target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
@@ -52,6 +53,21 @@ PROGRAM = """
     product = tz.transports.product_transport(target.space)
     fitted = tz.fit(jax.random.key(1), product, target, num_steps=20, batch_size=32, num_groups=8)
     out["training"] = fitted.history["loss"].tobytes().hex()
+    tempering = dict(kernel="gibbs", num_moves=2, num_temperatures=8)
+    for chains in (1, 2):  # fewer ladders than devices: replicas are distributed
+        few = {**options, "chains": chains, "warmup": 15}
+        keep(f"ladder {chains}", sample_with(target, sampler="parallel_tempering", sampler_options=tempering, **few))
+    mean = lambda theta: {"mean": jnp.log(jnp.mean(1.0 * theta))}  # -inf at zeros, which other devices have
+    kept = tz.sample(target, sampler=tz.samplers.parallel_tempering(keep=mean, **tempering), **few)
+    out["kept"] = kept["mean"].tobytes().hex()
+    spec, here, zero = REGISTRY["parallel_tempering"], jnp.asarray(2, jnp.int32), jax.random.key(0)
+    for dims in (8, 64):
+        wide = tz.Target(lambda t: 0.1 * jnp.sum(t), tz.binary(dims))
+        ladders = loop.Chains(devices.make_mesh(1), spec, running.Problem(wide, None, tempering), 4)
+        states = ladders.start(zero, jnp.zeros((1, dims), jnp.int32))
+        given = (ladders.layout, spec, ladders.problem, 4, False, {}, zero, here, here, here, states)
+        out[f"round of {dims}"] = running.draw.plain.lower(*given).compile().compiled.as_text()
+        out["layout"] = ladders.layout.shape["replicas"]
     mesh = devices.make_mesh(8)
     problem = running.Problem(target, None, {})
     states = running.start(mesh, REGISTRY["gibbs"], problem, {}, jax.random.key(0), jnp.zeros((8, 6), jnp.int32))
@@ -91,6 +107,27 @@ def test_draws_do_not_depend_on_the_number_of_devices(runs):
         np.testing.assert_allclose(values[2], values[0], rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+COLLECTIVES = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+EXCHANGE = re.compile(rf"= (.*?) (?:{'|'.join(COLLECTIVES)})(?:-start)?\(")
+
+
+def exchanged(text):
+    """The shapes of what devices exchange inside the loops of a compiled program."""
+    lines = text.partition("ENTRY")[0].splitlines()
+    found = [EXCHANGE.search(line) for line in lines]
+    return sorted(match.group(1) for match in found if match)
+
+
+def test_replicas_on_devices_exchange_log_densities_alone(runs):
+    """One ladder of eight replicas on eight devices: the bytes of a round do not depend on d."""
+    assert [runs[count]["layout"] for count in COUNTS] == list(COUNTS)
+    assert runs[1]["kept"] == runs[2]["kept"] == runs[8]["kept"]
+    small, large = (exchanged(runs[8][f"round of {dims}"]) for dims in (8, 64))
+    assert small
+    assert small == large
+    assert not exchanged(runs[1]["round of 64"])
+
+
 def test_training_on_devices_gives_the_same_losses_up_to_rounding(runs):
     """float32, 20 steps."""
     losses = [np.frombuffer(bytes.fromhex(runs[count]["training"]), np.float32) for count in COUNTS]
@@ -99,7 +136,7 @@ def test_training_on_devices_gives_the_same_losses_up_to_rounding(runs):
 
 
 def test_the_sampling_loop_has_no_collective(runs):
-    for word in ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
+    for word in COLLECTIVES:
         assert word not in runs[8]["hlo"]
     assert "while" in runs[8]["hlo"]
 

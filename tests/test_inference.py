@@ -11,7 +11,7 @@ from terrazzo.engine import kernels as running
 from terrazzo.errors import OptionError, TargetError
 from terrazzo.inference import run
 from terrazzo.samplers import REGISTRY
-from terrazzo.samplers.kernels.tempering import default_ladder
+from terrazzo.samplers.parts.ladders import default_ladder
 
 SMALL = {"architecture": "affine", "num_layers": 2, "width": 8, "context_width": 4}
 TINY = {

@@ -27,8 +27,9 @@ from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains, draws, joined
 from terrazzo.runtime import devices
 from terrazzo.samplers import REGISTRY
-from terrazzo.samplers.kernels.tempering import LEAST_REJECTION, TemperingState, default_ladder
+from terrazzo.samplers.kernels.tempering import TemperingState
 from terrazzo.samplers.parts.ladder_evidence import ladder_evidence
+from terrazzo.samplers.parts.ladders import LEAST_REJECTION, default_ladder
 from terrazzo.targets.probing import non_finite_error
 from terrazzo.targets.target import Target
 
@@ -241,12 +242,15 @@ def _lengthened(ladders: _Ladders, policy: Policy) -> _Ladders | None:
         return None
     betas, old = spaced_ladder(ladders.betas, ladders.rejections, wanted), ladders.states
     nearest = np.abs(betas[:, None] - ladders.betas[None]).argmin(axis=1)
+    chains, copied = ladders.chains._replace(parameters=_at(betas)), np.asarray(old.places)[:, nearest]
     states = TemperingState(
-        position=old.position, log_prob=old.log_prob, positions=old.positions[:, nearest],
-        log_probs=old.log_probs[:, nearest], parity=jnp.zeros_like(old.parity),
+        position=old.position, log_prob=old.log_prob,
+        positions=jnp.asarray(np.take_along_axis(np.asarray(old.positions), copied[:, :, None], axis=1)),
+        places=jnp.asarray(np.broadcast_to(np.arange(wanted, dtype=np.int32), copied.shape)),
+        log_probs=jnp.asarray(np.asarray(old.log_probs)[:, nearest]), parity=jnp.zeros_like(old.parity),
     )  # fmt: skip
     even = np.full(wanted - 1, barrier / (wanted - 1))
-    return ladders._replace(states=devices.distribute(ladders.chains.mesh, states), betas=betas, rejections=even)
+    return ladders._replace(chains=chains, states=chains.place(states), betas=betas, rejections=even)
 
 
 def _explored(
@@ -320,5 +324,6 @@ def _best(target: Target, states: Any, best: float) -> float:
     log_probs = np.asarray(states.log_probs)
     bad = np.isnan(log_probs) | (log_probs == np.inf)
     if bad.any():
-        raise non_finite_error(target, np.asarray(states.positions)[bad][0])
+        ladder, rung = np.argwhere(bad)[0]
+        raise non_finite_error(target, np.asarray(states.positions)[ladder, np.asarray(states.places)[ladder, rung]])
     return max(best, float(log_probs[:, -1].max()))

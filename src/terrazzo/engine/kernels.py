@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
 from terrazzo.runtime.compilation import jit, jit_loop
-from terrazzo.runtime.devices import AXIS
+from terrazzo.runtime.devices import AXIS, REPLICAS, num_parts
 from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, as_float
 from terrazzo.targets.target import Target
 
@@ -56,6 +56,31 @@ def _sharded(mesh: Mesh, fn: Callable, in_specs: Any, out_specs: Any, *args: Any
     return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)
 
 
+def _axes(mesh: Mesh, spec: SamplerSpec) -> Any:
+    """How states are distributed over the devices of a mesh."""
+    return _SPLIT if spec.distribution is None or mesh.shape[REPLICAS] == 1 else spec.distribution.axes
+
+
+def _apart(spec: SamplerSpec, states: Any) -> Any:
+    """States whose configurations are zero on devices that do not hold them; a kernel leaves them so."""
+    if num_parts(REPLICAS) == 1:
+        return states
+    return states._replace(position=_where_held(spec, states, states.position))
+
+
+def _whole(states: Any) -> Any:
+    """States with their configurations on every device."""
+    return states if num_parts(REPLICAS) == 1 else states._replace(position=jax.lax.psum(states.position, REPLICAS))
+
+
+def _where_held(spec: SamplerSpec, states: Any, values: Array) -> Array:
+    """Values of the configurations, (chain, ...), and zero on devices that do not hold these."""
+    if spec.distribution is None or num_parts(REPLICAS) == 1:
+        return values
+    is_held = jax.vmap(spec.distribution.has_position)(states)
+    return jnp.where(is_held.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.zeros((), values.dtype))
+
+
 def _chain_keys(key: Array, ids: Array) -> Array:
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(ids)
 
@@ -70,7 +95,7 @@ def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key
 
     ids = jnp.arange(jax.tree.leaves(theta)[0].shape[0], dtype=jnp.int32)
     specs = (_SPLIT, _SPLIT, _ALL, _ALL, _ALL)
-    return _sharded(mesh, local, specs, _SPLIT, ids, theta, problem, parameters, key)
+    return _sharded(mesh, local, specs, _axes(mesh, spec), ids, theta, problem, parameters, key)
 
 
 @jit
@@ -104,10 +129,12 @@ def warm_up(
             rates = jax.lax.all_gather(info.acceptance_rate, AXIS, tiled=True)
             return states, tuning_state, acceptance + jnp.mean(rates)
 
-        return jax.lax.fori_loop(0, count, body, (states, tuning_state, as_float(0.0)))
+        init = (_apart(spec, states), tuning_state, as_float(0.0))
+        states, tuning_state, acceptance = jax.lax.fori_loop(0, count, body, init)
+        return _whole(states), tuning_state, acceptance
 
-    specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _SPLIT, _ALL)
-    outs = (_SPLIT, _ALL, _ALL)
+    specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec), _ALL)
+    outs = (_axes(mesh, spec), _ALL, _ALL)
     states, tuning_state, total = _sharded(
         mesh, local, specs, outs, ids, problem, key, start, count, states, tuning_state
     )
@@ -152,6 +179,7 @@ def draw(
 
         def record(states, acceptance, evaluations):
             kept = {} if problem.keep is None else jax.vmap(problem.keep)(states.position)
+            kept = {name: _where_held(spec, states, x) for name, x in kept.items()}
             row = {
                 "theta": (states.position if problem.keep is None else states.position[:, :0]).astype(dtype),
                 **kept,
@@ -181,10 +209,14 @@ def draw(
         rows = {name: jnp.zeros((length, *x.shape), x.dtype) for name, x in like.items()}
         shapes = jax.eval_shape(lambda states: _named(step(start, states)[1]), states)
         totals = {name: jnp.zeros(x.shape, zeros.dtype) for name, x in shapes.items()}
-        return jax.lax.fori_loop(0, count, body, (states, rows, totals))
+        states, rows, totals = jax.lax.fori_loop(0, count, body, (_apart(spec, states), rows, totals))
+        if num_parts(REPLICAS) > 1:  # a draw is where its configuration was: once a chunk, not in the loop
+            kept = {"theta"} if problem.keep is None else set(jax.eval_shape(problem.keep, states.position[0]))
+            rows = {name: jax.lax.psum(x, REPLICAS) if name in kept else x for name, x in rows.items()}
+        return _whole(states), rows, totals
 
-    specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _ALL, _ALL, _SPLIT)
-    outs = (_SPLIT, PartitionSpec(None, AXIS), _SPLIT)
+    specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec))
+    outs = (_axes(mesh, spec), PartitionSpec(None, AXIS), _SPLIT)
     return _sharded(mesh, local, specs, outs, ids, problem, parameters, key, start, count, thin, states)
 
 

@@ -57,19 +57,31 @@ class Chains(NamedTuple):
     is_brief: bool = False
     first_chain: int = 0
 
+    @property
+    def layout(self) -> Mesh:
+        """The devices: a chain that can be distributed takes those that are free, too."""
+        if self.spec.distribution is None:
+            return self.mesh
+        return devices.widened(self.mesh, self.spec.distribution.num_parts(self.problem, self.parameters))
+
+    def place(self, states: Any) -> Any:
+        """States on their devices."""
+        distribution = self.spec.distribution
+        return devices.distribute(self.layout, states, None if distribution is None else distribution.axes)
+
     def start(self, key: Array, theta: Any) -> Any:
         """The states of all chains at the configurations `theta`, (chain, dim)."""
         is_mixed = isinstance(theta, Configuration)
         codes = jnp.asarray(theta.theta if is_mixed else theta, jnp.int32)
         start = Configuration(codes, jnp.asarray(theta.reals, jnp.result_type(float))) if is_mixed else codes
-        placed = devices.distribute(self.mesh, start)
-        return kernels.start(self.mesh, self.spec, self.problem, self.parameters, key, placed)
+        placed = devices.distribute(self.layout, start)
+        return kernels.start(self.layout, self.spec, self.problem, self.parameters, key, placed)
 
     def draw(self, key: Array, states: Any, first: int, count: int, thin: int) -> tuple[Any, dict, dict]:
         """One call of the compiled loop, unread."""
         run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
-            self.mesh, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
+            self.layout, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
             _int(count), _int(thin), states, _int(self.first_chain),
         )  # fmt: skip
 
@@ -113,13 +125,13 @@ def tune(chains: Chains, tuning: Tuning | None, key: Array, states: Any, count: 
 
     Each chunk has the states, the parameters as they would be frozen now, and the mean acceptance of the chunk.
     """
-    carried = (states, None if tuning is None else devices.replicate(chains.mesh, tuning.init()))
+    carried = (states, None if tuning is None else devices.replicate(chains.layout, tuning.init()))
 
     def advance(done: int, size: int) -> tuple[Any, dict[str, Any], float]:
         nonlocal carried
         run = kernels.warm_up.lightly_optimised if chains.is_brief else kernels.warm_up
         states, tuning_state, rate = run(
-            chains.mesh, chains.spec, chains.problem, key, _int(done), _int(size), *carried
+            chains.layout, chains.spec, chains.problem, key, _int(done), _int(size), *carried
         )
         check_states(chains.problem.target, states)
         carried = (states, tuning_state)

@@ -16,7 +16,6 @@ from terrazzo.diagnostics.streaming import RunningRhat
 from terrazzo.engine.kept import STORED_BYTES, Kept, bytes_a_draw
 from terrazzo.engine.loop import draws
 from terrazzo.inference.reporting import Ready
-from terrazzo.runtime import devices
 from terrazzo.runtime.processes import Team
 from terrazzo.runtime.progress import Progress
 from terrazzo.storage.checkpoints import Checkpoint, restore_states, state_leaves
@@ -96,7 +95,7 @@ class Drawing(NamedTuple):
         states = jax.tree.map(lambda x: x[chains.start : chains.stop], ready.states)  # where warm-up left them
         if leaves is not None:
             states = restore_states(states, leaves)
-        states = devices.distribute(own.mesh, states)
+        states = own.place(states)
         thin = ready.thin if ready.plan is None else ready.thin // ready.plan.rounds
         pace: dict[str, Any] = {"chunk_size": s.chunk_size, "affordable": lambda: self._affordable(kept)}
         for chunk in draws(own, self.key, states, until - done, first=done, thin=thin, **pace):

@@ -30,9 +30,9 @@ from terrazzo.results.result import Result
 from terrazzo.runtime.devices import chosen_devices
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.progress import Progress
-from terrazzo.samplers.kernels.tempering import default_ladder
 from terrazzo.samplers.parts.base import Drawn
 from terrazzo.samplers.parts.ladder_evidence import ladder_evidence, stepping_stones
+from terrazzo.samplers.parts.ladders import default_ladder
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup

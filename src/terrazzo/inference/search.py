@@ -25,9 +25,10 @@ from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.pacing import CHUNK_SECONDS, in_chunks
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.exact import maximum
-from terrazzo.samplers.kernels.tempering import LadderState, TemperingState, parallel_tempering, prepare, tuning
+from terrazzo.samplers.kernels.tempering import TemperingState, parallel_tempering, prepare
 from terrazzo.samplers.parts.ascent import ascend, offsets_of
 from terrazzo.samplers.parts.colouring import read_conditionals
+from terrazzo.samplers.parts.ladders import LadderState, tuning
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.probing import non_finite_error
 from terrazzo.targets.reading import MAX_SECONDS
@@ -291,8 +292,9 @@ def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: 
         sampler = make(target, **tune.parameters(state.tuning))
         keys = jax.random.split(jax.random.fold_in(key, state.num_rounds), num_chains)
         ladders, infos = jax.vmap(sampler.step)(keys, state.ladders)
-        place = jnp.argmax(ladders.log_probs, axis=1)
-        value = jnp.take_along_axis(ladders.log_probs, place[:, None], axis=1)[:, 0]
+        rung = jnp.argmax(ladders.log_probs, axis=1)[:, None]
+        value = jnp.take_along_axis(ladders.log_probs, rung, axis=1)[:, 0]
+        place = jnp.take_along_axis(ladders.places, rung, axis=1)[:, 0]
         theta = jnp.take_along_axis(ladders.positions, place[:, None, None], axis=1)[:, 0]
         is_better = value > state.best_log_prob
         num_rounds = state.num_rounds + 1

@@ -1,4 +1,6 @@
-"""One mesh axis over the devices of this process: chains and training batches are distributed along it.
+"""A mesh over the devices of this process: chains and training batches are distributed along its first axis.
+
+Where there are fewer chains than devices, the replicas of a tempered chain are distributed along the second one.
 
 Draws do not depend on how many devices there are: every chain has its own key, and what is pooled over chains is first
 gathered and then reduced in one fixed order. A training batch is split into groups that are distributed in the same
@@ -17,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from terrazzo.errors import OptionError
 from terrazzo.errors.arguments import is_integer, shown
 
-AXIS = "chains"
+AXIS, REPLICAS = "chains", "replicas"
 _chosen: ContextVar[tuple[Any, ...] | None] = ContextVar("terrazzo_devices", default=None)
 
 
@@ -62,8 +64,28 @@ def chosen_devices() -> tuple[Any, ...]:
 def make_mesh(num_units: int) -> Mesh:
     """A mesh over as many of the devices as divide `num_units` (chains, or groups of a batch) evenly."""
     devices = chosen_devices()
-    count = max(n for n in range(1, len(devices) + 1) if num_units % n == 0)
-    return Mesh(np.array(devices[:count]), (AXIS,))
+    count = _divisor(num_units, len(devices))
+    return Mesh(np.array(devices[:count]).reshape(count, 1), (AXIS, REPLICAS))
+
+
+def widened(mesh: Mesh, num_replicas: int) -> Mesh:
+    """A mesh with the devices that it leaves free along its second axis, as many as divide `num_replicas` evenly."""
+    devices, count = chosen_devices(), mesh.shape[AXIS]
+    wide = _divisor(num_replicas, len(devices) // count)
+    return mesh if wide <= 1 else Mesh(np.array(devices[: count * wide]).reshape(count, wide), (AXIS, REPLICAS))
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of a number up to a bound."""
+    return max((n for n in range(1, most + 1) if number % n == 0), default=1)
+
+
+def num_parts(axis: str) -> int:
+    """How many devices an axis has in the function that is being traced; 1 outside of any mesh."""
+    try:
+        return int(jax.lax.axis_size(axis))
+    except NameError:
+        return 1
 
 
 def default_groups() -> int:
@@ -74,9 +96,11 @@ def default_groups() -> int:
     return 1 if jax.default_backend() == "cpu" else len(chosen_devices())
 
 
-def distribute(mesh: Mesh, tree):
-    """Places a pytree of arrays with a leading chain axis on the mesh."""
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
+def distribute(mesh: Mesh, tree, axes: Any = None):
+    """Places a pytree of arrays with a leading chain axis on the mesh; `axes` says how, where it is not by chains."""
+    if axes is None or mesh.shape[REPLICAS] == 1:
+        return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
+    return jax.device_put(tree, jax.tree.map(lambda axis: NamedSharding(mesh, axis), axes))
 
 
 def replicate(mesh: Mesh, tree):

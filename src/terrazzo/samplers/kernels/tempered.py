@@ -23,8 +23,9 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.runtime.compilation import jit
 from terrazzo.samplers.kernels import blocked as _blocked
 from terrazzo.samplers.kernels import collapsed as _collapsed
-from terrazzo.samplers.kernels.tempering import LadderState, default_ladder, equalised, log_swap, tried_pairs
+from terrazzo.samplers.kernels.tempering import log_swap, tried_pairs
 from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning
+from terrazzo.samplers.parts.ladders import LadderState, default_ladder, equalised
 from terrazzo.samplers.parts.real_moves import ACCEPTANCE, chosen_kernel, move_reals
 from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
 from terrazzo.samplers.parts.tuning import DualAveraging, dual_averaging_init, dual_averaging_update

@@ -11,56 +11,57 @@ straight line instead of diffusing. One chain is one ladder; its position is the
 A ladder is carried as configurations and their untempered log pi. The kernels' own states hold beta log pi and are made
 afresh every round, because both a swap and a move of the ladder in warm-up change beta.
 
-The ladder is adapted in warm-up so that all pairs reject equally often: with rejection rates r_i the barrier
-Lambda(beta_k) = sum_{i<k} r_i is interpolated and cut into equal parts.
+Configurations stay where they are: a swap exchanges their temperatures. So the replicas of one ladder may be
+distributed over devices, which then tell each other their log pi and nothing else.
 
 References: Syed, Bouchard-Cote, Deligiannidis, Doucet (2022), Non-reversible parallel tempering, JRSS B 84.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError
 from terrazzo.errors.arguments import options, shown
+from terrazzo.runtime.devices import AXIS, REPLICAS, num_parts
 from terrazzo.samplers.kernels.gibbs import positive_int
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import (
     BoundSampler,
+    Distribution,
     SamplerSpec,
     SamplingAlgorithm,
     State,
-    Tuning,
     as_float,
     starts_plainly,
 )
+from terrazzo.samplers.parts.ladders import DEFAULT_TEMPERATURES, as_ladder
 from terrazzo.targets.target import Target, after
 
 DEFAULT_KERNEL = "systematic_gibbs"
-DEFAULT_TEMPERATURES = 16
-FIRST_WINDOW = 8  # rounds before the ladder is first moved; each window is twice as long as the one before
-LEAST_REJECTION = 1e-3
 
 
 class TemperingState(NamedTuple):
-    """A ladder. `positions` and `log_probs` (hot to cold) are the tempered draws for whoever can use them.
+    """A ladder. `by_temperature` has the tempered draws for whoever can use them.
 
     Attributes:
-        position: The cold configuration.
+        position: The cold configuration; zeros on a device that does not hold it.
         log_prob: Its log pi.
-        positions: All configurations, hottest first.
-        log_probs: Their (untempered) log pi.
+        positions: The configurations that this device holds, by place.
+        places: The place of each temperature's configuration, hottest first.
+        log_probs: Their (untempered) log pi, hottest first.
         parity: 0 if even pairs swap next, 1 if odd ones do.
     """
 
     position: Int[Array, " dim"]
     log_prob: Float[Array, ""]
-    positions: Int[Array, "replica dim"]
+    positions: Int[Array, "held dim"]
+    places: Int[Array, " replica"]
     log_probs: Float[Array, " replica"]
     parity: Int[Array, ""]
 
@@ -79,17 +80,6 @@ class TemperingInfo(NamedTuple):
     is_accepted: Bool[Array, ""]
     num_evaluations: Int[Array, ""]
     swap_rates: Float[Array, " pair"]
-
-
-def default_ladder(num_temperatures: int) -> np.ndarray:
-    """0, then geometric to 1: a starting point for adaptation.
-
-    >>> default_ladder(3).tolist()
-    [0.0, 0.01, 1.0]
-    """
-    if num_temperatures == 1:
-        return np.ones(1)
-    return np.concatenate([[0.0], np.geomspace(0.01 if num_temperatures > 2 else 1.0, 1.0, num_temperatures - 1)])
 
 
 def resolve_kernel(kernel: Any, kernel_options: Any = None) -> Callable[[Target], SamplingAlgorithm]:
@@ -142,31 +132,6 @@ def prepared_kernel(target: Target, field: str, kernel: Any, given: Any = None) 
     return kernel, chosen
 
 
-def checked_ladder(betas: Any) -> np.ndarray:
-    """The ladder as an array; raises unless it rises strictly from 0 or more to exactly 1.
-
-    A ladder that ends elsewhere has draws of another law, pi^beta, at its cold end.
-    """
-    try:
-        values = np.asarray(betas, float)
-    except (TypeError, ValueError):
-        values = np.zeros((0,))
-    is_ladder = values.ndim == 1 and len(values) > 0 and bool(np.isfinite(values).all())
-    if not is_ladder or values[-1] != 1 or values[0] < 0 or (np.diff(values) <= 0).any():
-        raise OptionError(
-            "inverse_temperatures", f"must rise strictly from >= 0 to 1, got {shown(betas)}", "e.g. [0.0, 0.3, 1.0]"
-        )
-    return values
-
-
-def _checked_ladder(betas: Any, num_temperatures: int) -> Array:
-    if betas is None:
-        return jnp.asarray(default_ladder(num_temperatures), jnp.result_type(float))
-    if not isinstance(betas, jax.core.Tracer):
-        checked_ladder(betas)
-    return jnp.asarray(betas, jnp.result_type(float))
-
-
 def tempered_log_prob(beta: Array, log_prob: Array) -> Array:
     """The log-probability beta * log pi; infinities stay (as `Target.tempered` has it)."""
     return jnp.where(jnp.isinf(log_prob), log_prob, beta * log_prob)
@@ -194,14 +159,62 @@ def tried_pairs(num_pairs: int, parity: Int[Array, ""]) -> Bool[Array, " pair"]:
 
 
 def exchanged(
-    is_swapped: Bool[Array, " pair"], positions: Int[Array, "replica dim"], log_probs: Float[Array, " replica"]
-) -> tuple[Int[Array, "replica dim"], Float[Array, " replica"]]:
-    """The configurations and their log pi after some disjoint pairs have swapped."""
-    places = jnp.arange(is_swapped.shape[0] + 1, dtype=jnp.int32)
+    is_swapped: Bool[Array, " pair"], places: Int[Array, " replica"], log_probs: Float[Array, " replica"]
+) -> tuple[Int[Array, " replica"], Float[Array, " replica"]]:
+    """The places of the configurations and their log pi after some disjoint pairs have swapped."""
+    rungs = jnp.arange(is_swapped.shape[0] + 1, dtype=jnp.int32)
     no = jnp.zeros(1, bool)
     up, down = jnp.concatenate([is_swapped, no]), jnp.concatenate([no, is_swapped])
-    order = places + up.astype(jnp.int32) - down.astype(jnp.int32)
-    return positions[order], log_probs[order]
+    order = rungs + up.astype(jnp.int32) - down.astype(jnp.int32)
+    return places[order], log_probs[order]
+
+
+class _Held(NamedTuple):
+    """The places of a ladder that this device holds.
+
+    Attributes:
+        first: The first of them.
+        size: How many.
+    """
+
+    first: Any
+    size: int
+
+    def local(self, place: Array) -> tuple[Array, Array]:
+        """A place as an index into what is held, and whether it is held at all."""
+        index = place - self.first
+        return jnp.clip(index, 0, self.size - 1), (index >= 0) & (index < self.size)
+
+    def rows(self, values: Array) -> Array:
+        """Of values by place, those that are held."""
+        return jax.lax.dynamic_slice_in_dim(values, self.first, self.size)
+
+    def all(self, values: Array) -> Array:
+        """The values of all places, from those of the held ones."""
+        return values if num_parts(REPLICAS) == 1 else jax.lax.all_gather(values, REPLICAS, tiled=True)
+
+    def of(self, place: Array, fn: Callable[[Array], Array], positions: Array) -> Array:
+        """A function of the configuration at a place, which one device holds."""
+        index, is_held = self.local(place)
+        value = fn(positions[index])
+        return value if num_parts(REPLICAS) == 1 else jax.lax.psum(jnp.where(is_held, value, 0), REPLICAS)
+
+
+def _held(num_replicas: int) -> _Held:
+    """What this device holds of a ladder: all of it, or an equal part where replicas are distributed."""
+    parts = num_parts(REPLICAS)
+    count = num_replicas // parts
+    return _Held(jnp.zeros((), jnp.int32) if parts == 1 else jax.lax.axis_index(REPLICAS) * count, count)
+
+
+def by_temperature(state: TemperingState) -> Int[Array, "replica dim"]:
+    """All configurations of a ladder that one device holds, hottest first."""
+    return state.positions[state.places]
+
+
+def has_cold(state: TemperingState) -> Bool[Array, ""]:
+    """Whether this device holds the cold configuration of a ladder."""
+    return _held(state.places.shape[0]).local(state.places[-1])[1]
 
 
 def parallel_tempering(
@@ -230,10 +243,10 @@ def parallel_tempering(
     >>> target = tz.Target(lambda s: 9.0 * (s[0] == s[1]), tz.binary(2))
     >>> sampler = parallel_tempering(target, inverse_temperatures=[0.0, 0.5, 1.0], kernel="gibbs")
     >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
-    >>> state.positions.shape, info.swap_rates.shape
+    >>> by_temperature(state).shape, info.swap_rates.shape
     ((3, 2), (2,))
     """
-    betas = _checked_ladder(inverse_temperatures, positive_int("num_temperatures", num_temperatures))
+    betas = as_ladder(inverse_temperatures, positive_int("num_temperatures", num_temperatures))
     num_moves = positive_int("num_moves", num_moves)
     factory = resolve_kernel(kernel, kernel_options)
     num_replicas = betas.shape[0]
@@ -242,10 +255,10 @@ def parallel_tempering(
         return factory(target.tempered(beta))
 
     def init(position: Int[Array, " dim"], rng_key: Any = None) -> TemperingState:
-        log_prob = target.log_prob(position)
-        positions = jnp.broadcast_to(position, (num_replicas, *position.shape))
+        log_prob, places = target.log_prob(position), jnp.arange(num_replicas, dtype=jnp.int32)
+        positions = jnp.broadcast_to(position, (_held(num_replicas).size, *position.shape))
         log_probs = jnp.broadcast_to(log_prob, (num_replicas,))
-        return TemperingState(position, log_prob, positions, log_probs, jnp.zeros((), jnp.int32))
+        return TemperingState(position, log_prob, positions, places, log_probs, jnp.zeros((), jnp.int32))
 
     def move(beta: Array, key: randomness.Key, replica: Any) -> tuple[Any, tuple]:
         algorithm = kernel_at(beta)
@@ -260,31 +273,39 @@ def parallel_tempering(
         replica, *rest = randomness.loop(key, num_moves, once, start)
         return replica, tuple(rest)
 
-    def kernel_states(positions: Array, log_probs: Array, key: Array) -> Any:
+    def kernel_states(positions: Array, log_probs: Array, betas: Array, keys: Array) -> Any:
         def start(beta: Array, theta: Array, key: Array) -> Any:
             return kernel_at(beta).init(theta, key)
 
-        if starts_plainly(kernel_at(betas[0]), positions[0], key):
+        if starts_plainly(kernel_at(betas[0]), positions[0], keys[0]):
             return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
-        return jax.vmap(start)(betas, positions, jax.random.split(key, num_replicas))
+        return jax.vmap(start)(betas, positions, keys)
 
     def step(rng_key: Array, state: TemperingState) -> tuple[TemperingState, TemperingInfo]:
         move_key, swap_key, start_key = jax.random.split(rng_key, 3)
-        replicas = kernel_states(state.positions, state.log_probs, start_key)
-        replicas, (rates, moved, counts) = jax.vmap(move)(betas, jax.random.split(move_key, num_replicas), replicas)
-        positions = replicas.position
+        held, places = _held(num_replicas), state.places
+        rungs = held.rows(jnp.argsort(places))  # the temperatures of the configurations that are held
+        start_keys, move_keys = (jax.random.split(key, num_replicas)[rungs] for key in (start_key, move_key))
+        replicas = kernel_states(state.positions, state.log_probs[rungs], betas[rungs], start_keys)
+        replicas, seen = jax.vmap(move)(betas[rungs], move_keys, replicas)
+        positions, here = replicas.position, replicas.log_prob
+        rates, moved, counts, log_probs = (held.all(x)[places] for x in (*seen, here))
         is_hot = betas == 0  # there beta log pi says nothing: evaluate; only the first can be
-        log_probs = untempered_log_prob(betas, replicas.log_prob)
-        log_probs = jnp.where(is_hot, target.soft_log_prob(after(replicas.log_prob[0], positions[0])), log_probs)
+        log_probs = untempered_log_prob(betas, log_probs)
+        hot = held.of(places[0], lambda theta: target.soft_log_prob(after(here[0], theta)), positions)
+        log_probs = jnp.where(is_hot, hot, log_probs)
         log_rates = log_swap(betas, log_probs)
         if target.soft_level is not None:
-            log_rates = kept_possible(log_rates, target.log_prob(after(replicas.log_prob[0], positions[-2])))
+            below = held.of(places[-2], lambda theta: target.log_prob(after(here[0], theta)), positions)
+            log_rates = kept_possible(log_rates, below)
         is_tried = tried_pairs(num_replicas - 1, state.parity)
         is_swapped = is_tried & randomness.bernoulli_rows(swap_key, log_rates)
-        positions, log_probs = exchanged(is_swapped, positions, log_probs)
+        places, log_probs = exchanged(is_swapped, places, log_probs)
         num_evaluations = counts.sum() + 1 + (0 if isinstance(replicas, State) else num_replicas)
         num_evaluations = num_evaluations + (0 if target.soft_level is None else 1)
-        new = TemperingState(positions[-1], log_probs[-1], positions, log_probs, 1 - state.parity)
+        index, is_here = held.local(places[-1])
+        cold = positions[index] if num_parts(REPLICAS) == 1 else jnp.where(is_here, positions[index], 0)
+        new = TemperingState(cold, log_probs[-1], positions, places, log_probs, 1 - state.parity)
         return new, TemperingInfo(rates[-1], moved[-1], num_evaluations.astype(jnp.int32), jnp.exp(log_rates))
 
     return SamplingAlgorithm(init, step)
@@ -295,49 +316,13 @@ def replicas(state: TemperingState) -> dict[str, Array]:
     return {"replica_log_probs": state.log_probs}
 
 
-# ---- the ladder
+def num_replicas(problem: Any, parameters: Mapping[str, Any]) -> int:
+    """How many replicas a ladder of these options and tuned parameters has."""
+    given = {**parameters, **problem.options}
+    betas = given.get("inverse_temperatures")
+    return given.get("num_temperatures", DEFAULT_TEMPERATURES) if betas is None else len(betas)
 
 
-class LadderState(NamedTuple):
-    """The ladder under adaptation: rejections summed over the present window of rounds."""
-
-    betas: Float[Array, " replica"]
-    rejections: Float[Array, " pair"]
-    num_rounds: Int[Array, ""]
-    window: Int[Array, ""]
-
-
-def equalised(betas: Float[Array, " replica"], rejections: Float[Array, " pair"]) -> Float[Array, " replica"]:
-    """The ladder on which every pair would reject equally often, both ends kept.
-
-    >>> equalised(jnp.array([0.0, 0.5, 1.0]), jnp.array([0.5, 0.25])).tolist()
-    [0.0, 0.375, 1.0]
-    """
-    barrier = jnp.concatenate([jnp.zeros(1, betas.dtype), jnp.cumsum(jnp.maximum(rejections, LEAST_REJECTION))])
-    levels = barrier[-1] * jnp.linspace(0.0, 1.0, betas.shape[0], dtype=betas.dtype)
-    return jnp.interp(levels, barrier, betas).at[0].set(betas[0]).at[-1].set(betas[-1])
-
-
-def tuning(
-    target: Target, *, inverse_temperatures: Any = None, num_temperatures: int = DEFAULT_TEMPERATURES, **_: Any
-) -> Tuning:
-    """Adapts the ladder to equal swap rates, in windows of doubling length, from the pooled chains."""
-    first = _checked_ladder(inverse_temperatures, num_temperatures)
-
-    def init() -> LadderState:
-        zero = jnp.zeros((), jnp.int32)
-        return LadderState(first, jnp.zeros(len(first) - 1, first.dtype), zero, zero + FIRST_WINDOW)
-
-    def update(state: LadderState, swap_rates: Float[Array, "chain pair"]) -> LadderState:
-        rejections = state.rejections + 1.0 - swap_rates.mean(axis=0)
-        count = state.num_rounds + 1
-        is_full = count >= state.window
-        return LadderState(
-            jnp.where(is_full, equalised(state.betas, rejections / count.astype(rejections.dtype)), state.betas),
-            jnp.where(is_full, 0.0, rejections),
-            jnp.where(is_full, 0, count),
-            jnp.where(is_full, 2 * state.window, state.window),
-        )
-
-    parameters = lambda state: {"inverse_temperatures": state.betas}
-    return Tuning(init, parameters, lambda state, info: info.swap_rates, update, parameters)
+_WHOLE, _CUT = PartitionSpec(AXIS), PartitionSpec(AXIS, REPLICAS)
+_AXES = TemperingState._make(_CUT if name == "positions" else _WHOLE for name in TemperingState._fields)
+DISTRIBUTION = Distribution(num_parts=num_replicas, axes=_AXES, has_position=has_cold)

@@ -66,6 +66,20 @@ class Tuning(NamedTuple):
     final: Callable[[Any], dict[str, Any]]
 
 
+class Distribution(NamedTuple):
+    """How the state of one chain is distributed over devices, for a kernel that can be.
+
+    Attributes:
+        num_parts: `(problem, parameters) -> int`: how many parts the state has; each device gets equally many.
+        axes: A state whose fields say how they are distributed.
+        has_position: `state -> bool`: whether this device holds the chain's configuration; elsewhere `position` is 0.
+    """
+
+    num_parts: Callable[[Any, Mapping[str, Any]], int]
+    axes: Any
+    has_position: Callable[[Any], Any]
+
+
 @dataclass(frozen=True)
 class SamplerSpec:
     """A sampler of the registry. Calling it binds options: `tz.samplers.gibbs(num_updates=4)`.
@@ -84,6 +98,7 @@ class SamplerSpec:
         has_latent: Whether its states hold a latent z, which `keep_latent=True` keeps.
         program: For a method that is not a Markov kernel: `program(key, target, chains, draws, **options) -> Drawn`.
             The factory then only names the options.
+        distribution: How one chain is distributed over devices, where there are fewer chains than devices; or None.
     """
 
     name: str
@@ -97,6 +112,7 @@ class SamplerSpec:
     record: Callable[[Any], dict[str, Any]] | None = None
     has_latent: bool = False
     program: Callable[..., "Drawn"] | None = None
+    distribution: Distribution | None = None
 
     def __call__(self, **options: Any) -> "BoundSampler":
         """This sampler with options; those of a run (`exploration`, `keep`, `transport`, ...) too.
