@@ -11,9 +11,8 @@ import numpy as np
 from terrazzo.auto.policy import CPU, Policy
 from terrazzo.errors import UnsupportedError
 from terrazzo.samplers import REGISTRY
-from terrazzo.samplers.kernels.gibbs import prepare_systematic
+from terrazzo.samplers.kernels.default_gibbs import default_gibbs
 from terrazzo.samplers.kernels.slice_gibbs import UPDATES
-from terrazzo.samplers.parts.colouring import read_conditionals
 from terrazzo.targets.reading import structure_of
 from terrazzo.targets.target import Target
 
@@ -37,21 +36,14 @@ class Local(NamedTuple):
     tuning_steps: int = 400
 
 
-def _gibbs(target: Target, policy: Policy) -> Local:
-    """Gibbs in the form that suits the target: coloured, by slices, or site by site."""
-    d = target.space.num_dims
-    if target.space.max_size >= policy.slice_from:
-        return Local("slice_gibbs", {}, -(-d // UPDATES))
-    read = read_conditionals(target)
-    colours = target.colours if read is None else read[0]
-    if colours is not None and max(colours) + 1 <= policy.colour_share * d:
-        prepare = REGISTRY["coloured_gibbs"].prepare
-        assert prepare is not None
-        return Local("coloured_gibbs", prepare(target), 1)
-    swept = {} if target.running is not None else prepare_systematic(target)
-    if target.running is not None or swept:
-        return Local("systematic_gibbs", swept, 1)
-    return Local("gibbs", {}, d)
+def _gibbs(target: Target) -> Local:
+    """The default Gibbs, in the smallest steps that cost no more a site: how many make a step, a trial finds."""
+    d, (name, options) = target.space.num_dims, default_gibbs(target)
+    if name == "slice_gibbs":
+        return Local(name, {}, -(-d // UPDATES))
+    if name == "systematic_gibbs" and target.running is None and not options:
+        return Local("gibbs", {}, d)
+    return Local(name, options, 1)
 
 
 def _has_hints(target: Target) -> bool:
@@ -120,7 +112,7 @@ def exploring_kernel(target: Target, policy: Policy = CPU, num_tied: int = 0) ->
         return local.name, local.options, max(1, local.moves // 2)
     if target.running is not None:  # hot replicas change half of the sites that they redraw
         return "gibbs", {"num_updates": max(2, target.space.num_dims // 4)}, 1
-    local = _clusters(target, policy, is_symmetric=True) or _gibbs(target, policy)
+    local = _clusters(target, policy, is_symmetric=True) or _gibbs(target)
     return local.name, local.options, max(1, local.moves // 4)
 
 
@@ -134,7 +126,7 @@ def candidates(target: Target, policy: Policy = CPU, num_tied: int = 0) -> list[
     if num_tied:
         found = [_joint(target, num_tied, policy), Local("swap", {}, space.num_dims)]
     else:
-        found = [_gibbs(target, policy)]
+        found = [_gibbs(target)]
         if space.is_ordered.all() and space.max_size > 2:
             if space.num_dims <= policy.largest_covariance:
                 found.insert(0, Local("integer_metropolis", {}, 16))

@@ -106,12 +106,8 @@ class Policy:
     the moves themselves [benchmarks/default_sampler.py ising_mnist, benchmarks/structured_defaults.py ising]"""
 
     # ---- candidates
-    slice_from: int = 65
-    """values a coordinate: from here on redrawing it by all of them costs more than slices [benchmarks/samplers.py]"""
     largest_covariance: int = 512
     """coordinates: whose covariance integer Metropolis can learn [benchmarks/which_sampler.py]"""
-    colour_share: float = 0.25
-    """colours a coordinate: a colouring pays if it has no more [benchmarks/which_sampler.py]"""
     cluster_share: float = 0.95
     """of couplings: as many must favour equal values for cluster moves to be tried; frustrated models are far below
     [test_structured_candidates]"""

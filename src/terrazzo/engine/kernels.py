@@ -56,6 +56,25 @@ def _sharded(mesh: Mesh, fn: Callable, in_specs: Any, out_specs: Any, *args: Any
     return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)
 
 
+def _copies(mesh: Mesh, spec: SamplerSpec, ids: Array) -> int:
+    """How often a device runs its chains: a lone chain through a network twice, the second time for nothing.
+
+    XLA multiplies a matrix by one vector in another order than by several. The last bit of a network would depend on
+    the number of devices, and long paths make it larger: on 8 devices `latent_hmc` left the path that it had on 1 to 4.
+    """
+    is_lone = mesh.shape[AXIS] > 1 and ids.shape[0] == 1
+    return 2 if is_lone and "transport" in spec.needs else 1
+
+
+def _copied(copies: int, tree: Any) -> Any:
+    return tree if copies == 1 else jax.tree.map(lambda x: jnp.repeat(x, copies, axis=0), tree)
+
+
+def _first(copies: int, tree: Any, *, axis: int = 0) -> Any:
+    """What belongs to the first of the copies."""
+    return tree if copies == 1 else jax.tree.map(lambda x: jax.lax.slice_in_dim(x, 0, 1, axis=axis), tree)
+
+
 def _axes(mesh: Mesh, spec: SamplerSpec) -> Any:
     """How states are distributed over the devices of a mesh."""
     return _SPLIT if spec.distribution is None or mesh.shape[REPLICAS] == 1 else spec.distribution.axes
@@ -90,8 +109,9 @@ def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key
     """The states of all chains at the configurations `theta`, (chain, dim), or at mixed ones."""
 
     def local(ids, theta, problem, parameters, key):
-        sampler = build(spec, problem, parameters)
-        return jax.vmap(sampler.init)(theta, _chain_keys(key, ids))
+        sampler, copies = build(spec, problem, parameters), _copies(mesh, spec, ids)
+        ids, theta = _copied(copies, (ids, theta))
+        return _first(copies, jax.vmap(sampler.init)(theta, _chain_keys(key, ids)))
 
     ids = jnp.arange(jax.tree.leaves(theta)[0].shape[0], dtype=jnp.int32)
     specs = (_SPLIT, _SPLIT, _ALL, _ALL, _ALL)
@@ -114,6 +134,8 @@ def warm_up(
 
     def local(ids, problem, key, start, count, states, tuning_state):
         tuning = None if spec.tuning is None else spec.tuning(problem.target, **problem.options)
+        copies = _copies(mesh, spec, ids)
+        ids, states = _copied(copies, (ids, states))
         chain_keys = _chain_keys(key, ids)
 
         def body(i, carry):
@@ -123,15 +145,15 @@ def warm_up(
             keys = jax.vmap(lambda k: jax.random.fold_in(k, start + i))(chain_keys)
             states, info = jax.vmap(sampler.step)(keys, states)
             if tuning is not None:
-                seen = jax.vmap(tuning.observe)(states, info)
+                seen = _first(copies, jax.vmap(tuning.observe)(states, info))
                 seen = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), seen)
                 tuning_state = tuning.update(tuning_state, seen)
-            rates = jax.lax.all_gather(info.acceptance_rate, AXIS, tiled=True)
+            rates = jax.lax.all_gather(_first(copies, info.acceptance_rate), AXIS, tiled=True)
             return states, tuning_state, acceptance + jnp.mean(rates)
 
         init = (_apart(spec, states), tuning_state, as_float(0.0))
         states, tuning_state, acceptance = jax.lax.fori_loop(0, count, body, init)
-        return _whole(states), tuning_state, acceptance
+        return _first(copies, _whole(states)), tuning_state, acceptance
 
     specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec), _ALL)
     outs = (_axes(mesh, spec), _ALL, _ALL)
@@ -169,7 +191,8 @@ def draw(
     ids = ids if first_chain is None else ids + first_chain
 
     def local(ids, problem, parameters, key, start, count, thin, states):
-        sampler = build(spec, problem, parameters)
+        sampler, copies = build(spec, problem, parameters), _copies(mesh, spec, ids)
+        ids, states = _copied(copies, (ids, states))
         chain_keys = _chain_keys(key, ids)
         zeros = jnp.zeros(ids.shape, jnp.result_type(float))
 
@@ -213,7 +236,7 @@ def draw(
         if num_parts(REPLICAS) > 1:  # a draw is where its configuration was: once a chunk, not in the loop
             kept = {"theta"} if problem.keep is None else set(jax.eval_shape(problem.keep, states.position[0]))
             rows = {name: jax.lax.psum(x, REPLICAS) if name in kept else x for name, x in rows.items()}
-        return _whole(states), rows, totals
+        return _first(copies, _whole(states)), _first(copies, rows, axis=1), _first(copies, totals)
 
     specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec))
     outs = (_axes(mesh, spec), PartitionSpec(None, AXIS), _SPLIT)

@@ -24,17 +24,16 @@ from terrazzo.results.maximum import Maximum
 from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.pacing import CHUNK_SECONDS, in_chunks
 from terrazzo.runtime.progress import Progress
+from terrazzo.samplers.kernels.default_gibbs import SLICE_FROM, default_gibbs
 from terrazzo.samplers.kernels.exact import maximum
 from terrazzo.samplers.kernels.tempering import TemperingState, parallel_tempering, prepare
 from terrazzo.samplers.parts.ascent import ascend, offsets_of
-from terrazzo.samplers.parts.colouring import read_conditionals
 from terrazzo.samplers.parts.ladders import LadderState, tuning
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.probing import non_finite_error
 from terrazzo.targets.reading import MAX_SECONDS
 from terrazzo.targets.target import Target
 
-GIBBS_LIMIT = 64  # beyond it a sweep by slices is cheaper than one by all values
 PILOT_DRAWS, PILOT_CHANGES = 256, 256
 COLD = 10.0  # at the cold end a typical change of one site has a ratio of e^10
 MAX_SWEEPS = 1000
@@ -151,7 +150,7 @@ class Search:
     def temper(self, ladder: np.ndarray, chains: int, num_rounds: int, patience: int | None, kernel: Any) -> None:
         """Rounds of tempering, in chunks of about a second."""
         target = self.target
-        name, given = _default_kernel(target) if kernel is None else (kernel, {})
+        name, given = default_gibbs(target) if kernel is None else (kernel, {})
         options = prepare(target, kernel=name, kernel_options=given)
         spare = min(0.3 * self.left, RESERVED_SWEEPS * self.ascent_cost) if self.max_evaluations else 0.0
         chains, ladder = _within_budget(target, self.left - spare, chains, ladder)
@@ -319,19 +318,12 @@ def _int(value: int) -> Array:
     return jnp.asarray(value, jnp.int32)
 
 
-def _default_kernel(target: Target) -> tuple[str, dict[str, Any]]:
-    """Gibbs sweeps: by colours where the target has them, by slices where variables have many values."""
-    if target.colours is not None or read_conditionals(target) is not None:
-        return "coloured_gibbs", {}
-    if target.space.max_size <= GIBBS_LIMIT:
-        return "systematic_gibbs", {}
-    return "slice_gibbs", {"num_updates": target.space.num_dims}
-
-
 def _within_budget(target: Target, left: float, chains: int, ladder: np.ndarray) -> tuple[int, np.ndarray]:
     """Fewer ladders, then fewer temperatures, until some rounds are affordable; no ladder if not even one round is."""
     values = target.space.max_size - 1
-    per_sweep = target.space.num_dims * min(values, 2 * np.log2(values + 1) if values >= GIBBS_LIMIT else values)
+    per_sweep = target.space.num_dims * min(
+        values, 2 * np.log2(values + 1) if target.space.max_size >= SLICE_FROM else values
+    )
     per_sweep = 1 if target.site_logits_fn is not None else per_sweep
     affordable = left / (LEAST_ROUNDS * per_sweep)
     chains = int(np.clip(affordable / len(ladder), 1, chains))

@@ -25,6 +25,8 @@ MANY_SITES = 4096  # from which colours are one value: as a tuple, those of 100,
 
 def prepare(target: Target, *, colours: Any = None, **options: Any) -> dict[str, Any]:
     """Finds and verifies the colours on the host, once, so that the factory can be called inside compiled code."""
+    if options.get("conditionals") is not None:  # read with their colours, and compared with log pi
+        return {**options, "colours": colours, "verify": False}
     read = read_conditionals(target) if colours is None else None
     if read is not None and len(read[1]) <= MAX_COLOURS:
         colours = read[0] if len(read[0]) < MANY_SITES else Colours(read[0])

@@ -25,7 +25,7 @@ from jaxtyping import Array
 from terrazzo.diagnostics import importance_summary
 from terrazzo.errors import StartError, arguments
 from terrazzo.runtime.compilation import jit
-from terrazzo.samplers.kernels.tempering import DEFAULT_KERNEL, prepare, resolve_kernel
+from terrazzo.samplers.kernels.tempering import prepare, resolve_kernel
 from terrazzo.samplers.parts.base import Drawn, as_float
 from terrazzo.targets.target import Target
 
@@ -99,7 +99,7 @@ def smc(
     draws: int,
     *,
     target_ess: float = 0.5,
-    kernel: Any = DEFAULT_KERNEL,
+    kernel: Any = None,
     kernel_options: Any = None,
     num_moves: int = 3,
 ) -> Drawn:
@@ -114,7 +114,8 @@ def smc(
         chains: Independent runs; the standard error of log Z comes from their spread.
         draws: Particles a run.
         target_ess: The share of particles that the next temperature must keep effective.
-        kernel: The sampler that moves the particles: `tz.samplers.gibbs(num_updates=4)`, a name, or a factory.
+        kernel: The sampler that moves the particles: `tz.samplers.gibbs(num_updates=4)`, a name, or a factory; by
+            default a Gibbs sweep in the form that suits the target.
         kernel_options: Options of a kernel that is given by name.
         num_moves: Kernel steps a temperature.
 

@@ -29,6 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.errors import OptionError
 from terrazzo.errors.arguments import options, shown
 from terrazzo.runtime.devices import AXIS, REPLICAS, num_parts
+from terrazzo.samplers.kernels.default_gibbs import default_gibbs
 from terrazzo.samplers.kernels.gibbs import positive_int
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import (
@@ -42,8 +43,6 @@ from terrazzo.samplers.parts.base import (
 )
 from terrazzo.samplers.parts.ladders import DEFAULT_TEMPERATURES, as_ladder
 from terrazzo.targets.target import Target, after
-
-DEFAULT_KERNEL = "systematic_gibbs"
 
 
 class TemperingState(NamedTuple):
@@ -98,10 +97,11 @@ def resolve_kernel(kernel: Any, kernel_options: Any = None) -> Callable[[Target]
     return eqx.Partial(factory, **options("kernel_options", kernel_options))
 
 
-def prepare(
-    target: Target, *, kernel: Any = DEFAULT_KERNEL, kernel_options: Any = None, **others: Any
-) -> dict[str, Any]:
+def prepare(target: Target, *, kernel: Any = None, kernel_options: Any = None, **others: Any) -> dict[str, Any]:
     """Lets the kernel do its work on the host (colours, pairwise terms), once, before anything is compiled."""
+    if kernel is None:
+        kernel, found = default_gibbs(target)
+        kernel_options = {**found, **options("kernel_options", kernel_options)}
     kernel, chosen = prepared_kernel(target, "kernel", kernel, kernel_options)
     return {**others, "kernel": kernel, "kernel_options": chosen}
 
@@ -222,7 +222,7 @@ def parallel_tempering(
     *,
     inverse_temperatures: Any = None,
     num_temperatures: int = DEFAULT_TEMPERATURES,
-    kernel: Any = DEFAULT_KERNEL,
+    kernel: Any = None,
     kernel_options: Any = None,
     num_moves: int = 1,
 ) -> SamplingAlgorithm:
@@ -232,7 +232,8 @@ def parallel_tempering(
         target: The target.
         inverse_temperatures: The ladder, rising to 1; tuned in warm-up. Begin at 0 to get log Z.
         num_temperatures: The length of the default ladder.
-        kernel: The name of the kernel, or a factory `target -> SamplingAlgorithm`.
+        kernel: The name of the kernel, or a factory `target -> SamplingAlgorithm`; by default a Gibbs sweep in the form
+            that suits the target.
         kernel_options: Options of the kernel.
         num_moves: Kernel steps between swaps.
 
@@ -248,6 +249,8 @@ def parallel_tempering(
     """
     betas = as_ladder(inverse_temperatures, positive_int("num_temperatures", num_temperatures))
     num_moves = positive_int("num_moves", num_moves)
+    if kernel is None:
+        kernel, kernel_options = default_gibbs(target)
     factory = resolve_kernel(kernel, kernel_options)
     num_replicas = betas.shape[0]
 
