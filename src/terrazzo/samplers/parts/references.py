@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.targets.target import Target
 
-DEGREES = 5.0  # of freedom: tails heavier than those of most posteriors
+DEGREES = 5  # of freedom: tails heavier than those of most posteriors
 WIDENING = 2.0  # standard deviations of the fitted part, in those of the chains
 WIDE = 3.0  # standard deviation of the wide part: in unconstrained coordinates most priors are within -6..6
 UNIFORM_SHARE = 0.5
@@ -38,7 +38,7 @@ class FittedReference(eqx.Module):
 
     def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
         """The log-density with respect to counting x Lebesgue measure of y."""
-        near = jnp.sum(jax.scipy.stats.t.logpdf(y, DEGREES, self.mean, self.sd))
+        near = jnp.sum(jax.scipy.stats.t.logpdf(y, float(DEGREES), self.mean, self.sd))
         wide = jnp.sum(jax.scipy.stats.norm.logpdf(y, 0.0, WIDE))
         both = jnp.logaddexp(near, wide) - np.log(2.0)
         sites = jnp.arange(self.log_probs.shape[0])
@@ -48,7 +48,8 @@ class FittedReference(eqx.Module):
         """theta and y."""
         which, near, wide, theta = jax.random.split(key, 4)
         shape = self.mean.shape
-        one = self.mean + self.sd * jax.random.t(near, DEGREES, shape, self.mean.dtype)
+        normal, squares = jnp.split(jax.random.normal(near, (1 + DEGREES, *shape), self.mean.dtype), [1])
+        one = self.mean + self.sd * normal[0] / jnp.sqrt(jnp.mean(squares**2, axis=0))  # gammas compile for seconds
         two = WIDE * jax.random.normal(wide, shape, self.mean.dtype)
         y = jnp.where(jax.random.bernoulli(which), one, two)
         return jax.random.categorical(theta, self.log_probs, axis=-1).astype(jnp.int32), y
