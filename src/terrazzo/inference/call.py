@@ -24,7 +24,8 @@ from terrazzo.inference.keeping import Keep, checked_keep
 from terrazzo.inference.mixed import mixed_request, mixed_starts
 from terrazzo.inference.reporting import ALL_SUMMED
 from terrazzo.inference.requests import Request, as_request, check_sampler, choose_transport, fitted_to, try_factory
-from terrazzo.inference.run import Run, Settings
+from terrazzo.inference.run import Run
+from terrazzo.inference.settings import Settings
 from terrazzo.inference.sharing import READY, check_size
 from terrazzo.results.result import Result
 from terrazzo.runtime import devices

@@ -6,7 +6,7 @@ disagree, and the ladders agree better, the ladders make the draws; else they ar
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from terrazzo.diagnostics import LogZ, describe, rhat
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
 from terrazzo.inference.requests import AUTO, Request
+from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels.collapsed import find_summation
@@ -137,26 +138,51 @@ def ladders(own: Chains, reference: Any) -> Chains:
     assert spec.prepare is not None
     summation = own.problem.options.get("summation")
     options = spec.prepare(own.problem.target, summation=summation, reference=reference)
-    return own._replace(spec=spec, problem=own.problem._replace(options=options), parameters={})
+    return own._replace(spec=spec, problem=own.problem._replace(options=options), parameters={}, is_brief=True)
 
 
-def reference_of(target: Target, own: Chains, trial: Mapping[str, np.ndarray]) -> Any:
-    """The user's reference where theta is not summed out, else one that fits the trial's draws."""
-    is_collapsed = own.problem.options.get("summation") is not None
-    if target.reference is not None and not is_collapsed:
-        return UserReference(target)
+def reference_of(target: Target, own: Chains, trial: Mapping[str, np.ndarray]) -> FittedReference | None:
+    """One that fits the trial's draws; None where the user gave one."""
+    if target.reference is not None:
+        return None
     values = trial["reals"].reshape(-1, target.space.num_real_values)
     y = np.asarray(jax.vmap(target.space.unconstrain)(jnp.asarray(values)))
     usable = np.isfinite(y).all(axis=1)
     theta = trial["theta"].reshape(len(y), -1)
+    is_collapsed = own.problem.options.get("summation") is not None
     return fitted_reference(target, theta[usable], y[usable], is_collapsed=is_collapsed)
 
 
-def restored_reference(target: Target, explored: Explored) -> Any:
-    """The reference of a stored run."""
+def restored_reference(explored: Explored) -> FittedReference | None:
+    """The reference of a stored run; None for the user's."""
     if not explored.mean.size:
-        return UserReference(target)
+        return None
     return FittedReference(*(jnp.asarray(x) for x in (explored.mean, explored.sd, explored.log_probs)))
+
+
+def ladders_ahead(own: Chains, num_chains: int) -> Iterator[None]:
+    """Runs ladders for no rounds, from any reference: they are compiled then."""
+    target, dtype = own.problem.target, jnp.result_type(float)
+    space, is_collapsed = target.space, own.problem.options.get("summation") is not None
+    any_reference = None
+    if target.reference is None:
+        sites = jnp.zeros((0 if is_collapsed else space.num_dims, space.max_size), dtype)
+        any_reference = FittedReference(jnp.zeros(space.num_reals, dtype), jnp.ones(space.num_reals, dtype), sites)
+    chains, key = ladders(own, any_reference), jax.random.key(0)
+    yield
+    assert chains.spec.tuning is not None
+    tuning = chains.spec.tuning(target)
+    chains = chains._replace(parameters=tuning.parameters(tuning.init()))
+    zeros = np.zeros((num_chains, space.num_dims), np.int32), np.zeros((num_chains, space.num_reals))
+    states = chains.start(key, Configuration(*zeros))
+    yield
+    chains.draw(key, states, 0, 0, 1)
+
+
+@jit
+def _reference_draws(target: Target, key: jax.Array, num_chains: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    theta, y = jax.vmap(UserReference(target).draw)(jax.random.split(key, num_chains))
+    return theta, y, jnp.isfinite(jax.vmap(target.log_density)(theta, y))[:, None]
 
 
 def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configuration:
@@ -165,9 +191,7 @@ def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configurat
     assert isinstance(anywhere, Configuration)
     if target.reference is None:
         return anywhere
-    keys = jax.random.split(jax.random.fold_in(key, 1), num_chains)
-    theta, y = jax.vmap(UserReference(target).draw)(keys)
-    is_possible = jnp.isfinite(jax.vmap(target.log_density)(theta, y))[:, None]
+    theta, y, is_possible = _reference_draws(target, jax.random.fold_in(key, 1), num_chains)
     return Configuration(jnp.where(is_possible, theta, anywhere.theta), jnp.where(is_possible, y, anywhere.reals))
 
 

@@ -30,7 +30,7 @@ from terrazzo.samplers.parts.real_moves import ACCEPTANCE, Moved, chosen_kernel,
 from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
 from terrazzo.samplers.parts.tuning import DualAveraging, dual_averaging_init, dual_averaging_update
 from terrazzo.spaces import Configuration
-from terrazzo.targets.mixed import interpolated
+from terrazzo.targets.mixed import interpolated, of_reference
 from terrazzo.targets.target import Target
 
 NUM_TEMPERATURES = 8
@@ -234,8 +234,8 @@ def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str
     if summation is None and not (isinstance(reference, FittedReference) and reference.log_probs.shape[0]):
         summation = _collapsed.find_summation(target) if target.has_real_gradient else None
     others.pop("conditionals", None)
-    if reference is None and target.reference is not None and summation is None:
-        reference = UserReference(target)
+    if reference is None and target.reference is not None:
+        reference, summation = _users(target, summation)
     options = _blocked.prepare(target) if summation is None else {}
     found = {**others, "summation": summation, "conditionals": options.get("conditionals")}
     if reference is None:
@@ -248,6 +248,12 @@ def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str
         is_collapsed = summation is not None
         reference = fitted_reference(target, np.asarray(theta), np.asarray(y), is_collapsed=is_collapsed)
     return {**found, "reference": reference}
+
+
+def _users(target: Target, summation: Any) -> tuple[UserReference, Any]:
+    """The user's reference, and the sum over theta: both are summed, or none of them."""
+    own = None if summation is None else _collapsed.find_summation(of_reference(target))
+    return UserReference(target, own), None if own is None else summation
 
 
 class _Search(NamedTuple):
