@@ -139,7 +139,7 @@ def sample(
     call = _Call(
         request=request, seed=arguments.seed_number(seed), chains=chains, draws=draws, warmup=warmup, thin=thin,
         is_warmup_given=is_warmup_given, init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget,
-        interruption=interruption, team=team,
+        interruption=interruption, team=team, model=None,
     )  # fmt: skip
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
     with in_precision, interruption, reporter:
@@ -147,6 +147,7 @@ def sample(
         if budget.is_short:
             reporter.update(0, note="compiling takes some seconds, which max_seconds cannot bound")
         target = as_target(log_prob, space)
+        call = replace(call, model=target.model)
         result = _in_precision(call, target.without_model(), precision)
         return result if target.model is None else replace(result, model=target.model)
 
@@ -169,6 +170,7 @@ class _Call:
     budget: Budget
     interruption: Interruption
     team: Team
+    model: Any
 
 
 def _in_precision(call: _Call, target: Target, precision: str) -> Result:
@@ -225,7 +227,7 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         exploration=request.exploration,
         is_transport_asked=request.transport is not None or isinstance(request.training, dict),
         may_enumerate=_may_enumerate(request) and not target.space.num_reals, may_restart=may_restart,
-        identity=identity,
+        identity=identity, model=call.model,
     )  # fmt: skip
     mesh = devices.make_mesh(call.chains)
     tools = (call.progress, call.budget, call.interruption)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo.diagnostics import LogZ, describe, rhat
+from terrazzo.diagnostics import LogZ, describe, ess, rhat
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
 from terrazzo.inference.requests import AUTO, Request
@@ -22,16 +22,20 @@ from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels.collapsed import find_summation
+from terrazzo.samplers.kernels.tempered import EVALUATIONS_A_ROUND
 from terrazzo.samplers.parts.ladder_evidence import stepping_stones
 from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
 from terrazzo.spaces import Configuration, Space
+from terrazzo.targets.improper import check_proper
 from terrazzo.targets.mixed import non_finite_error
 from terrazzo.targets.target import Target
 from terrazzo.verdict.checks import NOT_TRUSTED, UNCHECKED, Check
 
 DIVERGENT = "share of divergent trajectories"
-EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder; a check says whether they were enough
+EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder at most; a check says whether they were enough
+LEAST_SHARE = 0.25  # of these rounds, however expensive they are: 62 tune the ladder, 100 are kept
 TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains that disagree, by the rule of Gelman & Rubin (1992)
+STUCK_ESS = 3.0  # effective draws a chain: of 100 draws in two modes 4 to 12 standard deviations apart, 1.6 to 3.0
 MAX_Z = 5.0  # standard errors: by the normal law the worst of 100 means passes it once in 17,000 runs
 MIN_EXPLORED = 100.0  # effective draws: standard errors are then known to 1 / sqrt(200), 7 %
 FEWEST_EXPLORED = 32  # draws a ladder: with fewer neither agreement nor log Z can be judged
@@ -49,6 +53,7 @@ def mixed_request(request: Request, target: Target) -> Request:
             "a black box has no gradient: its reals are moved by a random walk, which takes many more steps than NUTS\n"
             "  -> write log_prob with jax.numpy if it can be", RuntimeWarning, stacklevel=6,
         )  # fmt: skip
+    check_proper(target)
     if request.transport:
         raise UnsupportedError("transport", "is for spaces without real variables", "leave it out")
     if request.name == AUTO:
@@ -195,8 +200,21 @@ def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configurat
     return Configuration(jnp.where(is_possible, theta, anywhere.theta), jnp.where(is_possible, y, anywhere.reals))
 
 
+def explored_rounds(trial: Mapping[str, np.ndarray], num_steps: int) -> tuple[int, int]:
+    """Rounds that tune ladders, and rounds that are kept: together no more evaluations than the run itself takes.
+
+    Args:
+        trial: Short draws of the run's own chains.
+        num_steps: The run's steps a chain.
+    """
+    each = float(np.mean(trial["num_evaluations"]))
+    share = each * num_steps / (EVALUATIONS_A_ROUND * (EXPLORE_WARMUP + EXPLORE_DRAWS))
+    share = float(np.clip(share, LEAST_SHARE, 1.0))
+    return int(share * EXPLORE_WARMUP), int(share * EXPLORE_DRAWS)
+
+
 def explore(
-    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int,
+    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int, num_steps: int,
     is_over: Callable[[], bool],
 ) -> tuple[Explored, Chains, Any] | None:  # fmt: skip
     """Tempered ladders from a reference: their draws, the ladders themselves, and where they are.
@@ -204,7 +222,8 @@ def explore(
     None if the time for it is over before the ladders are tuned and have a few draws.
     """
     target, spec = own.problem.target, MIXED["tempered"]
-    progress.phase("exploring", EXPLORE_WARMUP + EXPLORE_DRAWS, "rounds")
+    num_tuned, num_kept = explored_rounds(trial, num_steps)
+    progress.phase("exploring", num_tuned + num_kept, "rounds")
     reference = reference_of(target, own, trial)
     chains = ladders(own, reference)
     start_key, init_key, tune_key, draw_key = jax.random.split(key, 4)
@@ -213,17 +232,17 @@ def explore(
     start = spread_starts(target, start_key, num_chains)
     states = chains._replace(parameters=tuning.parameters(tuning.init())).start(init_key, start)
     found: dict[str, Any] = {}
-    for chunk in tune(chains, tuning, tune_key, states, EXPLORE_WARMUP):
+    for chunk in tune(chains, tuning, tune_key, states, num_tuned):
         states, found, _ = chunk.out
         progress.update(chunk.first + chunk.size)
         if is_over():
             return None
     chains = chains._replace(parameters=found)
     rows = []
-    for chunk in draws(chains, draw_key, states, EXPLORE_DRAWS):
+    for chunk in draws(chains, draw_key, states, num_kept):
         states = chunk.out.states
         rows.append(chunk.out.rows)
-        progress.update(EXPLORE_WARMUP + chunk.first + chunk.size)
+        progress.update(num_tuned + chunk.first + chunk.size)
         if is_over():
             break
     kept = joined(rows)
@@ -240,10 +259,14 @@ def explore(
 
 
 def prefers_ladders(own: Mapping[str, np.ndarray], explored: Explored) -> bool:
-    """Whether short trials of the run's own chains disagree, and the ladders agree better."""
-    worst = lambda theta, reals: float(np.nanmax([1.0, *np.ravel(rhat(_together(theta, reals)))]))
-    mine = worst(own["theta"], own["reals"])
-    return mine > TRIAL_R_HAT and worst(explored.theta, explored.reals) < mine
+    """Whether short trials of the run's own chains disagree as separate modes make them, and the ladders agree better.
+
+    Chains that only mix slowly disagree too, and have more effective draws: they need more steps, not ladders.
+    """
+    mine, theirs = _together(own["theta"], own["reals"]), _together(explored.theta, explored.reals)
+    worst = lambda x: float(np.nanmax([1.0, *np.ravel(rhat(x))]))
+    is_stuck = float(np.nanmin([np.inf, *np.ravel(ess(mine))])) <= STUCK_ESS * len(mine)
+    return is_stuck and TRIAL_R_HAT < worst(mine) > worst(theirs)
 
 
 def _together(theta: np.ndarray, reals: np.ndarray) -> np.ndarray:

@@ -260,14 +260,18 @@ class Run:
                 self._check_precision(np.asarray(states.position)[:, None])
             history, training = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
             header = {"training": training, "seconds": self.progress.seconds, "thin": self.settings.thin or 1}
+            if self.target.space.num_reals:
+                header |= {"identity": self.settings.identity, "plan": {"sampler": chains.spec.name}}
             if self.store.is_lasting or transport is None or is_storable(transport):
                 stored = None if transport is None else serialise(transport)
                 parameters = by_name(chains.parameters)
                 found = {} if explored is None else explored._asdict()
-                self.store.save_setup(Setup(header, parameters, history, stored, state_leaves(states), found))
+                setup = Setup(header, parameters, history, stored, state_leaves(states), found)
+                self.store.save_setup(setup)
+        is_plan = self.target.space.num_reals and self.settings.sampler == "auto"
         return Ready(
             chains=chains, states=states, thin=int(header["thin"]), header=header, evidence=evidence, history=history,
-            transport=problem.transport, explored=explored,
+            transport=problem.transport, explored=explored, setup=setup if is_plan else None,
         )  # fmt: skip
 
     def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored | None]:
@@ -277,7 +281,8 @@ class Run:
             return states, chains, None
         self.progress.phase("trying")
         trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
-        made = explore(self.plan_key, chains, trial, self.progress, self.settings.chains, is_over)
+        s = self.settings
+        made = explore(self.plan_key, chains, trial, self.progress, s.chains, s.warmup + s.draws, is_over)
         if made is None:
             return states, chains, None
         explored, found, at = made

@@ -22,6 +22,7 @@ class Settings(NamedTuple):
         may_enumerate: Whether evaluating all configurations, where that is possible, answers the call.
         identity: What a plan of this run is for: the target, the chains.
         may_restart: Whether a run that float32 cannot resolve may start again in float64.
+        model: What the result keeps of the model of another library, or None.
     """
 
     sampler: str
@@ -39,3 +40,4 @@ class Settings(NamedTuple):
     may_enumerate: bool
     may_restart: bool
     identity: dict[str, Any]
+    model: Any = None

@@ -37,6 +37,7 @@ NUM_TEMPERATURES = 8
 FIRST_WINDOW = 8  # rounds before the ladder is first moved
 PILOT_CHAINS, PILOT_STEPS = 8, 200  # of the short chains that the reference is fitted to
 LEAPFROGS = 8  # of a move: swaps carry replicas on, so that long trajectories do not pay
+EVALUATIONS_A_ROUND = NUM_TEMPERATURES * (2 + 2 * LEAPFROGS)  # of the default ladder, of its moves of reals
 FIRST_SCALE = 0.2  # of the moves of reals, in standard deviations of the reference
 
 
