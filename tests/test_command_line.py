@@ -99,7 +99,7 @@ def test_sample_stores_what_the_others_read(folder):
 
 def test_spaces_with_reals_are_sampled(folder):
     out = sample("mixed", "--space", "k: binary, x: real[-9, 9]", "--sampler", "collapsed", "--out", "run")
-    assert "stored in run" in out.stdout, out.output
+    assert "stored in run" in out.output
     record = json.loads(run("summary", "run", "--json").stdout)
     assert record["space"] == "k: binary, x: real[-9, 9]"
     assert record["coordinates"] == 2

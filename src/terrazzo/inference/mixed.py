@@ -21,7 +21,7 @@ from terrazzo.inference.requests import AUTO, Request
 from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED
-from terrazzo.samplers.kernels.collapsed import find_summation
+from terrazzo.samplers.kernels.collapsed import affordable_summation
 from terrazzo.samplers.kernels.tempered import EVALUATIONS_A_ROUND
 from terrazzo.samplers.parts.ladder_evidence import stepping_stones
 from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
@@ -57,7 +57,7 @@ def mixed_request(request: Request, target: Target) -> Request:
     if request.transport:
         raise UnsupportedError("transport", "is for spaces without real variables", "leave it out")
     if request.name == AUTO:
-        can_sum = target.has_real_gradient and find_summation(target) is not None
+        can_sum = target.has_real_gradient and affordable_summation(target) is not None
         chosen = MIXED["collapsed" if can_sum else "blocked"]
         explores = None if request.is_exploration_given and request.exploration is None else request.exploration
         return replace(request, spec=chosen, options={}, exploration=explores, training=None)
@@ -317,7 +317,7 @@ def _scalars(space: Space, theta: np.ndarray) -> np.ndarray:
 
 REASONS = {
     "collapsed": "the discrete variables can be summed out at all reals",
-    "blocked": "the discrete variables cannot be summed out: they and the reals are moved in turn",
+    "blocked": "summing out the discrete variables is impossible or expensive: they and the reals are moved in turn",
     "tempered": "short trials of other chains disagreed",
 }
 

@@ -43,6 +43,11 @@ def _distances(bijection: Any) -> np.ndarray:
 
 
 @jit
+def _densities(target: Target, theta: Array, y: Array) -> Array:
+    return jax.vmap(target.log_density)(theta, y)
+
+
+@jit
 def _along(target: Target, theta: Array, y: Array, places: Array, steps: Array) -> Array:
     """log pi with one coordinate moved by each of some steps, (place, step)."""
     moved = lambda place, step: target.log_density(theta, y.at[place].add(step))
@@ -57,7 +62,7 @@ def check_proper(target: Target) -> None:
     far = np.concatenate([_distances(v.bijection) for _, v in space.real_variables])
     places = np.flatnonzero(np.isfinite(far[:, 0]))[:MOST_LOOKED_AT]
     points, dtype = probe_points(space), jnp.result_type(float)
-    values = jax.vmap(target.log_density)(jnp.asarray(points.theta), jnp.asarray(points.reals, dtype))
+    values = _densities(target, jnp.asarray(points.theta), jnp.asarray(points.reals, dtype))
     possible = np.flatnonzero(np.isfinite(np.asarray(values)))
     if not len(places) or not len(possible):
         return

@@ -30,6 +30,10 @@ from terrazzo.targets.reading import adds_up, structure_of
 from terrazzo.targets.structure import Summation
 from terrazzo.targets.target import Target
 
+# Configurations at which a sum of the default evaluates the terms. With 8 indicators of a regression (256 of them) the
+# collapsed kernel made 21 effective draws a second and the blocked one 370; at a change point (110) it made 260.
+MAX_CONFIGURATIONS = 128
+
 
 def find_summation(target: Target) -> Summation | None:
     """How to sum out the discrete variables at every y; None where that is too large, or the terms are not log pi."""
@@ -38,6 +42,13 @@ def find_summation(target: Target) -> Summation | None:
     if found is None or not adds_up(target, found.terms, found):
         return None
     return found
+
+
+def affordable_summation(target: Target) -> Summation | None:
+    """The same, where a sum takes few evaluations of the terms; one of all values of a single site always is."""
+    found = find_summation(target)
+    is_cheap = found is not None and len(found.configurations) <= max(MAX_CONFIGURATIONS, target.space.max_size)
+    return found if is_cheap else None
 
 
 def check(target: Target) -> None:

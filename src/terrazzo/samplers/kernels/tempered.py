@@ -233,7 +233,7 @@ def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str
     """Finds how to move theta, and fits the reference to short chains where the target has none."""
     summation = others.pop("summation", None)
     if summation is None and not (isinstance(reference, FittedReference) and reference.log_probs.shape[0]):
-        summation = _collapsed.find_summation(target) if target.has_real_gradient else None
+        summation = _collapsed.affordable_summation(target) if target.has_real_gradient else None
     others.pop("conditionals", None)
     if reference is None and target.reference is not None:
         reference, summation = _users(target, summation)
@@ -253,7 +253,7 @@ def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str
 
 def _users(target: Target, summation: Any) -> tuple[UserReference, Any]:
     """The user's reference, and the sum over theta: both are summed, or none of them."""
-    own = None if summation is None else _collapsed.find_summation(of_reference(target))
+    own = None if summation is None else _collapsed.affordable_summation(of_reference(target))
     return UserReference(target, own), None if own is None else summation
 
 
