@@ -34,7 +34,7 @@ def ponds(heard):
 
 result = tz.sample(tz.from_numpyro(ponds, heard), seed=0)
 print(result.verdict)
-print("sampler:", result.choice["chosen"])
+print(result.choice)
 number = result["frogs"].sum(axis=-1).ravel()
 print(f"frogs were heard at {(heard > 0).sum()} ponds, and live at {number.mean():.1f} of {num_ponds}")
 print(f"90 % between {np.quantile(number, 0.05):.0f} and {np.quantile(number, 0.95):.0f}")

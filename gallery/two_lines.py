@@ -37,7 +37,7 @@ def log_prob(v):
 space = tz.Space(share=tz.real(0.0, 1.0), slope=tz.real(2), line=tz.binary(n))
 result = tz.sample(log_prob, space, seed=0)
 print(result.verdict)
-print("sampler:", result.choice["chosen"])
+print(result.choice)
 slope = result["slope"].reshape(-1, 2)
 print(f"mean slopes: {slope[:, 0].mean():.3f} and {slope[:, 1].mean():.3f} (by a grid: -1.053 and 1.045)")
 print(f"the lines are exchanged in {100 * (slope[:, 0] > slope[:, 1]).mean():.1f} % of the draws (by a grid: 1.4 %)")
