@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 METHODS = ("terrazzo", "discrete_hmc_gibbs", "mixed_hmc", "pymc", "nuts_marginal")
 CHAINS, DRAWS, WARMUP = 4, 1000, 1000
-TIMEOUT = 600  # seconds a run
+TIMEOUT = 600  # seconds a run, unless --seconds says otherwise
 
 
 # ---- one run
@@ -244,12 +244,12 @@ def one(model, method):
         print(json.dumps({**figures(draws, truth, seconds), **more}))
 
 
-def run(model, method):
+def run(model, method, seconds=TIMEOUT):
     command = [sys.executable, __file__, "--one", model, method]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, cwd=ROOT, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, cwd=ROOT, check=False)
     except subprocess.TimeoutExpired:
-        return {"failed": f"over {TIMEOUT} s"}
+        return {"failed": f"over {seconds:.0f} s"}
     if done.returncode:
         return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:160]}
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -261,6 +261,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=list(NAMES), choices=NAMES)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--seconds", type=float, default=TIMEOUT, help="how long one run may take")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "METHOD"))
     parser.add_argument("--out", type=Path, help="where to keep the figures, as JSON")
     args = parser.parse_args()
@@ -272,7 +273,7 @@ def main():
         for method in args.methods:
             if method == "nuts_marginal" and mixed_model(model).marginal is None:
                 continue
-            found[model][method] = run(model, method)
+            found[model][method] = run(model, method, args.seconds)
             print(model, method, json.dumps(found[model][method]), flush=True)
             if args.out:
                 args.out.write_text(json.dumps(found, indent=1))

@@ -75,7 +75,17 @@ def grid_mean(log_density, start, functions, num_points=25, reach=6.0):
     root = np.linalg.cholesky(np.linalg.inv(hessian))
     axis = np.linspace(-reach, reach, num_points)
     white = np.stack(np.meshgrid(*[axis] * m, indexing="ij"), axis=-1).reshape(-1, m)
-    points = found.x + white @ root.T
+    return _means(log_density, found.x + white @ root.T, functions)
+
+
+def box_mean(log_density, low, high, functions, num_points):
+    """The same on a grid over a box: for densities with several modes."""
+    axes = [np.linspace(a, b, num_points) for a, b in zip(low, high, strict=True)]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+    return _means(log_density, points, functions)
+
+
+def _means(log_density, points, functions):
     values = np.concatenate([log_density(part) for part in np.array_split(points, max(1, len(points) // 20_000))])
     weights = np.exp(values - values.max())
     weights /= weights.sum()
@@ -222,7 +232,8 @@ def markov_switching():
             prior = stats.norm.logpdf(x[:, :2], centre).sum(axis=1) + stats.norm.logpdf(x[:, 2], 0.0, 0.5)
             return _forward(log_obs, np.log(STAY), np, special.logsumexp) + prior
 
-        return grid_mean(log_density, [-1.0, 1.5, 0.4], {"mu": lambda x: x[:, :2], "phi": lambda x: x[:, 2]}, 31, 7.0)
+        means = {"mu": lambda x: x[:, :2], "phi": lambda x: x[:, 2]}
+        return box_mean(log_density, [-4.0, -4.0, -1.2], [4.0, 4.0, 1.4], means, 41)  # states swapped: 0.7 %
 
     space = tz.Space(mu=tz.real(2), phi=tz.real(), s=tz.categorical(2, num_times))
     return MixedModel("markov_switching", model, (y,), space, log_prob, truth, marginal)
@@ -405,7 +416,7 @@ def mixture_of_regressions():
             return each.sum(axis=1) + 2 * (np.log(w) + np.log1p(-w)) + stats.norm.logpdf(u[:, 1:], centre).sum(axis=1)
 
         means = {"w": lambda u: special.expit(u[:, 0]), "slope": lambda u: u[:, 1:]}
-        return grid_mean(log_density, [0.0, -1.0, 1.0], means, 41, 8.0)
+        return box_mean(log_density, [-5.0, -2.6, -2.6], [5.0, 2.6, 2.6], means, 61)  # labels swapped: 1.4 %
 
     space = tz.Space(w=tz.real(0.0, 1.0), slope=tz.real(2), z=tz.binary(n))
     return MixedModel("mixture_of_regressions", model, (x, y), space, log_prob, truth, marginal)

@@ -35,6 +35,9 @@ def coins(theta):
 def named(values):
     return 0.3 * jnp.sum(values["a"].astype(float)) - values["b"].astype(float)
 
+def mixed(k, x):
+    return -0.5 * (x - 2.0 * k.astype(x.dtype)) ** 2
+
 def stuck(theta):
     return 40.0 * (jnp.sum((2.0 * theta.astype(float) - 1.0)) / 8.0) ** 2
 
@@ -92,6 +95,15 @@ def test_sample_stores_what_the_others_read(folder):
     page = (folder / "run" / "run.html").read_text(encoding="utf-8")
     assert "--seed 3" in page
     assert run("report", "run/result.tz", "--out", "other.html").stdout.strip() == "other.html"
+
+
+def test_spaces_with_reals_are_sampled(folder):
+    out = sample("mixed", "--space", "k: binary, x: real[-9, 9]", "--sampler", "collapsed", "--out", "run")
+    assert "stored in run" in out.output
+    record = json.loads(run("summary", "run", "--json").stdout)
+    assert record["space"] == "k: binary, x: real[-9, 9]"
+    assert record["coordinates"] == 2
+    assert tz.Result.load(folder / "run" / "result.tz")["x"].shape == (4, 60)
 
 
 def test_the_same_command_and_seed_give_the_same_draws(folder):

@@ -18,8 +18,9 @@ import terrazzo as tz
 from terrazzo.samplers import MIXED
 from terrazzo.samplers.kernels import blocked as blocked_module
 from terrazzo.samplers.kernels.collapsed import find_summation
-from terrazzo.samplers.parts.references import FittedReference
+from terrazzo.samplers.parts.references import FittedReference, UserReference
 from terrazzo.spaces import Configuration
+from terrazzo.targets.mixed import of_reference
 
 ALPHA, NUM_STARTS = 1e-6, 20_000
 SPACE = tz.Space(k=tz.categorical(3), x=tz.real(), b=tz.binary(), s=tz.real(low=0.5))
@@ -119,6 +120,46 @@ def _ladder(target, *, is_collapsed, reference=None):
 def test_ladders_leave_the_law_of_their_cold_end_invariant(target, is_collapsed):
     sampler, begin = _ladder(target, is_collapsed=is_collapsed)
     assert _p_value(sampler, thin=2, begin=begin) > ALPHA
+
+
+def _prior_log_prob(v):
+    x, s = v["x"], v["s"] - 0.5
+    sites = jnp.log(jnp.asarray([0.2, 0.5, 0.3]))[v["k"]] + jnp.log(jnp.asarray([0.3, 0.7]))[v["b"]]
+    rate = jnp.asarray([0.5, 1.5])[v["b"]]
+    return sites + jax.scipy.stats.norm.logpdf(x, 0.0, 2.0) + jnp.log(rate) - rate * s
+
+
+def _prior_draw(key):
+    keys = jax.random.split(key, 4)
+    b = jax.random.bernoulli(keys[1], 0.7).astype(jnp.int32)
+    return {
+        "k": jax.random.categorical(keys[0], jnp.log(jnp.asarray([0.2, 0.5, 0.3]))),
+        "b": b,
+        "x": 2.0 * jax.random.normal(keys[2]),
+        "s": 0.5 + jax.random.exponential(keys[3]) / jnp.asarray([0.5, 1.5])[b],
+    }
+
+
+def _users_ladder(*, is_collapsed):
+    """A ladder from a reference that ties s to b: summed over theta, its density of s is a mixture."""
+    target = tz.Target(_log_prob, SPACE, reference=tz.Reference(_prior_log_prob, _prior_draw))
+    plans = [find_summation(t) if is_collapsed else None for t in (target, of_reference(target))]
+    assert not is_collapsed or None not in plans
+    return _ladder(target, is_collapsed=is_collapsed, reference=lambda _: UserReference(target, plans[1]))
+
+
+@pytest.mark.parametrize("is_collapsed", [False, True])
+def test_ladders_from_the_users_reference_leave_the_law_of_their_cold_end_invariant(is_collapsed):
+    sampler, begin = _users_ladder(is_collapsed=is_collapsed)
+    assert _p_value(sampler, thin=2, begin=begin) > ALPHA
+
+
+def test_a_reference_that_is_not_summed_where_the_target_is_is_seen(monkeypatch):
+    """The density of the reals at one theta in place of that of all."""
+    wrong = lambda self, theta, y: self.prior.log_density(jnp.zeros(2, jnp.int32), y)
+    monkeypatch.setattr(UserReference, "log_density", wrong)
+    sampler, begin = _users_ladder(is_collapsed=True)
+    assert _p_value(sampler, thin=2, begin=begin) < ALPHA
 
 
 def test_swaps_by_a_wrong_reference_are_seen(target):

@@ -8,6 +8,7 @@ import pytest
 import terrazzo as tz
 from terrazzo.errors import OptionError, SpaceError
 from terrazzo.inference.mixed import REFERENCE, Explored, exploration_checks, spread_starts
+from terrazzo.targets.improper import check_proper
 
 DATA = np.array([-1.9, -2.3, -1.4, 1.8, 2.2, 2.5])
 SPACE = tz.Space(label=tz.categorical(["low", "high"], shape=6, dims="who"), mean=tz.ordered(2), scale=tz.real(low=0.0))
@@ -113,6 +114,17 @@ def test_the_default_finds_two_modes_that_differ_in_both_kinds_of_variables(sepa
     assert abs(separated.evidence_estimates["tempering"].log_z - log_z) < 0.4
 
 
+def test_a_plan_repeats_a_run_without_its_warm_up(separated, tmp_path):
+    stored = tz.Result.load(separated.save(tmp_path / "run.tz"))
+    run = {"seed": 0, "chains": 4, "draws": 600, "warmup": 100, "progress": "off"}
+    again = tz.sample(two_modes, TWO_MODES, plan=stored.plan, **run)
+    np.testing.assert_array_equal(again["x"], separated["x"])
+    assert again.provenance["chosen"] == "tempered"
+    other = tz.Target(lambda v: 2.0 * two_modes(v), TWO_MODES)
+    with pytest.raises(tz.errors.ConfigurationError, match="plan"):
+        tz.sample(other, plan=stored.plan, **run)
+
+
 def test_the_exploration_is_a_check(separated):
     names = {check.name for check in separated.checks()}
     assert "difference from the exploration (standard errors)" in names
@@ -173,3 +185,47 @@ def test_starts_are_checked():
 def test_explain_says_what_ties_the_discrete_variables_together():
     found = tz.explain(mixture, SPACE)
     assert found.num_colours == 1
+
+
+ONE_REAL = {"x": tz.real(), "k": tz.binary()}
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "space", "text"),
+    [
+        (lambda v: -0.5 * v["y"] ** 2, {"x": tz.real(), "y": tz.real()}, "'x' goes to its upper end"),
+        (lambda v: jax.nn.log_sigmoid(v["x"]), ONE_REAL, "'x' goes to its upper end"),  # separable data, flat prior
+        (lambda v: -jax.nn.softplus(v["x"]), ONE_REAL, "'x' goes to its lower end"),
+        (lambda v: -0.5 * jnp.where(v["k"] > 0, v["x"], 0.0) ** 2, ONE_REAL, "improper"),  # a slab without a prior
+        (lambda v: -jnp.log(v["s"]), {"s": tz.real(low=0.0)}, "'s' goes"),
+        (lambda v: -v["s"][1], {"s": tz.real(low=0.0, shape=2)}, r"'s' \(coordinate 0\) goes to its upper end"),
+        (lambda v: -0.5 * (v["c"][1] - v["c"][0]) ** 2, {"c": tz.ordered(2)}, r"'c' \(coordinate 0\)"),
+    ],
+)
+def test_improper_distributions_are_refused_early(log_prob, space, text):
+    with pytest.raises(tz.errors.TargetError, match=text):
+        tz.sample(log_prob, tz.Space(**space), seed=0, sampler="blocked", progress="off")
+
+
+@pytest.mark.parametrize(
+    ("log_prob", "space"),
+    [
+        (lambda v: -0.5 * ((v["x"] - 1e6) / 1e4) ** 2, {"x": tz.real()}),
+        (lambda v: -jnp.log1p(v["x"] ** 2), {"x": tz.real()}),  # Cauchy
+        (lambda v: -0.999 * jnp.log(v["s"]) - 0.001 * v["s"], {"s": tz.real(low=0.0)}),  # Gamma(0.001, 0.001)
+        (lambda v: -0.5 * (jnp.log(v["s"]) / 100.0) ** 2 - jnp.log(v["s"]), {"s": tz.real(low=0.0)}),
+        (lambda v: 0.0 * v["p"], {"p": tz.real(0.0, 1.0)}),
+        (lambda v: 0.0 * v["w"].sum(), {"w": tz.simplex(3)}),
+        (lambda v: -0.5 * jnp.sum((v["c"] - 1e4) ** 2), {"c": tz.ordered(3)}),
+    ],
+)
+def test_wide_distributions_are_not_taken_for_improper(log_prob, space):
+    check_proper(tz.Target(log_prob, tz.Space(**space)))
+
+
+def test_what_is_improper_along_two_coordinates_together_is_not_trusted():
+    found = tz.sample(
+        lambda v: -0.5 * (v["a"] + v["b"]) ** 2, tz.Space(a=tz.real(), b=tz.real()), seed=0, chains=4, draws=100,
+        warmup=100, sampler=tz.samplers.blocked(max_doublings=5), progress="off",
+    )  # fmt: skip
+    assert found.verdict.grade == "not trusted"

@@ -14,7 +14,7 @@ from scipy import stats
 import terrazzo as tz
 from mixed_models import NAMES, mixed_model
 from terrazzo.errors import MissingPackageError, OptionError, SpaceError, TargetError, TerrazzoError, UnsupportedError
-from terrazzo.models.base import Model, Observed
+from terrazzo.results.models import Model, Observed
 from terrazzo.results.result import Result
 
 NUM_POINTS = 4
@@ -318,7 +318,7 @@ def predicted(model, draws, *args, **options):
     return Result(space=space, theta=theta, reals=np.asarray(reals).reshape(*lead, -1), model=model.model)
 
 
-def test_new_data_are_drawn_through_the_model():
+def test_new_data_are_drawn_through_the_model(tmp_path):
     x = np.arange(1.0, 4.0)
     target = tz.from_numpyro(regression, x, y=2 * x)
     draws = {"slope": np.full((2, 50), 2.0), "on": np.tile([0, 1], (2, 25))}
@@ -335,12 +335,17 @@ def test_new_data_are_drawn_through_the_model():
     idata = result.to_arviz()
     np.testing.assert_array_equal(idata.observed_data["y"].values, 2 * x)
     assert idata.observed_data["y"].dims == ("row",)
+    stored = tz.Result.load(result.save(tmp_path / "run.tz"))
+    assert stored.to_arviz().observed_data.equals(idata.observed_data)
+    assert stored.model.notes == result.model.notes
+    with pytest.raises(UnsupportedError, match="a file holds its data alone"):
+        stored.predictive()
 
 
 def test_predictions_need_a_model_and_counts():
     space = tz.Space(tz.binary(2))
     bare = Result(space=space, theta=np.zeros((2, 5, 2), np.uint8))
-    with pytest.raises(UnsupportedError, match="needs the model"):
+    with pytest.raises(UnsupportedError, match="needs a model"):
         bare.predictive()
     model = Model("numpyro", lambda *args: {}, {"y": Observed(np.zeros(3))})
     with pytest.raises(OptionError, match="draws"):

@@ -27,6 +27,7 @@ ORDER = (
         "variable_selection", "mixture_labels", "contingency_table", "capture_recapture", "coal_mining",
         "model_comparison", "earthquakes", "asia", "network_structure", "epidemic",
     )),
+    ("Discrete and real", ("occupancy", "two_lines")),
     ("Learning", ("quantised_weights", "binary_network", "paper_mixture")),
     ("Search", ("maxcut", "sudoku")),
 )  # fmt: skip

@@ -24,8 +24,9 @@ def as_json(result: Result, *, has_summary: bool = True, has_checks: bool = Fals
     """A result as JSON: NaN is null, infinity a text."""
     record: dict[str, Any] = {
         "verdict": {**result.verdict._asdict(), "is_trusted": result.verdict.is_trusted},
-        "space": format_space(result.space), "coordinates": result.space.num_dims, "chains": result.num_chains,
-        "draws": result.num_draws, "is_complete": result.is_complete, "sampler": result.provenance.get("sampler"),
+        "space": format_space(result.space), "coordinates": result.space.num_dims + result.space.num_reals,
+        "chains": result.num_chains, "draws": result.num_draws, "is_complete": result.is_complete,
+        "sampler": result.provenance.get("sampler"),
         "choice": result.choice, "seed": result.provenance.get("seed"), "log_z": result.log_z,
         "log_z_standard_error": result.log_z_standard_error,
         "log_z_verdict": None if result.log_z_verdict is None else result.log_z_verdict._asdict(),

@@ -24,6 +24,7 @@ gets an array (or a dict of arrays, where variables have names). --space may be 
 \b
 Kinds of variables, with their shapes:
   binary[28, 28]    integers[-8, 7; 3, 5]    categorical[red, green, blue; 4, 4]    categorical[5]
+  real[3]    real[0, 1]    real[0, inf; 4]    simplex[3]    ordered[4]
 """
 RESUME = """\b
 Example:

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from terrazzo.runtime.compilation import jit, jit_loop
 from terrazzo.runtime.devices import AXIS, REPLICAS, num_parts
-from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, as_float
+from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, as_float, select
 from terrazzo.targets.target import Target
 
 _ALL, _SPLIT = PartitionSpec(), PartitionSpec(AXIS)
@@ -146,8 +146,7 @@ def warm_up(
             states, info = jax.vmap(sampler.step)(keys, states)
             if tuning is not None:
                 seen = _first(copies, jax.vmap(tuning.observe)(states, info))
-                seen = jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), seen)
-                tuning_state = tuning.update(tuning_state, seen)
+                tuning_state = tuning.update(tuning_state, _gathered(seen))
             rates = jax.lax.all_gather(_first(copies, info.acceptance_rate), AXIS, tiled=True)
             return states, tuning_state, acceptance + jnp.mean(rates)
 
@@ -186,19 +185,68 @@ def draw(
         The states; rows by name, (draw, chain, ...); and the sums over all steps of every field of the kernel's `Info`,
         by name, (chain, ...).
     """
+    fixed = (mesh, spec, problem, length, keep_latent, parameters)
+    return _drawn(fixed, key, start, count, thin, states, first_chain, None, None)[:3]
+
+
+@jit_loop
+def tune_or_draw(
+    mesh: Mesh,
+    spec: SamplerSpec,
+    problem: Problem,
+    length: int,
+    keep_latent: bool,
+    parameters: dict,
+    key: Array,
+    start: Array,
+    count: Array,
+    thin: Array,
+    states: Any,
+    first_chain: Array,
+    tuning_state: Any,
+    is_tuning: Array,
+) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:
+    """`draw` and `warm_up` as one program, for kernels that compile for longer than they run.
+
+    While `is_tuning`, the kernel has the parameters of the tuning state, which is updated at every step; else it has
+    `parameters`. The last thing returned is the tuning state.
+    """
+    fixed = (mesh, spec, problem, length, keep_latent, parameters)
+    return _drawn(fixed, key, start, count, thin, states, first_chain, tuning_state, is_tuning)
+
+
+def _drawn(
+    fixed: tuple, key: Array, start: Array, count: Array, thin: Array, states: Any, first_chain: Any, tuning_state: Any,
+    is_tuning: Any,
+) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:  # fmt: skip
+    mesh, spec, problem, length, keep_latent, parameters = fixed
     space, dtype = problem.target.space, problem.target.space.dtype
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
     ids = ids if first_chain is None else ids + first_chain
 
-    def local(ids, problem, parameters, key, start, count, thin, states):
-        sampler, copies = build(spec, problem, parameters), _copies(mesh, spec, ids)
+    def local(ids, problem, parameters, key, start, count, thin, states, tuning_state, is_tuning):
+        tuning = None if is_tuning is None else spec.tuning(problem.target, **problem.options)
+        copies = _copies(mesh, spec, ids)
         ids, states = _copied(copies, (ids, states))
         chain_keys = _chain_keys(key, ids)
         zeros = jnp.zeros(ids.shape, jnp.result_type(float))
 
-        def step(number, states):
+        def step(number, states, tuning_state):
+            now = parameters
+            if tuning is not None:
+                now = select(is_tuning, tuning.parameters(tuning_state), parameters)
             keys = jax.vmap(lambda k: jax.random.fold_in(k, number))(chain_keys)
-            return jax.vmap(sampler.step)(keys, states)
+            return jax.vmap(build(spec, problem, now).step)(keys, states)
+
+        if tuning is not None:
+            step = jax.jit(step)  # traced once, for its shapes and for the loop
+
+        def tuned(tuning_state, states, info):
+            if tuning is None:
+                return tuning_state
+            seen = _first(copies, jax.vmap(tuning.observe)(states, info))
+            learn = lambda state: tuning.update(state, _gathered(seen))
+            return jax.lax.cond(is_tuning, learn, lambda state: state, tuning_state)
 
         def record(states, acceptance, evaluations):
             kept = {} if problem.keep is None else jax.vmap(problem.keep)(states.position)
@@ -215,32 +263,42 @@ def draw(
             return {**row, "latent": states.z} if keep_latent else row
 
         def body(i, carry):
-            states, rows, totals = carry
+            states, rows, totals, tuning_state = carry
 
             def one_step(j, carry):
-                states, acceptance, evaluations, totals = carry
-                states, info = step((start + i) * thin + j, states)
+                states, acceptance, evaluations, totals, tuning_state = carry
+                states, info = step((start + i) * thin + j, states, tuning_state)
                 totals = jax.tree.map(lambda total, x: total + x.astype(total.dtype), totals, _named(info))
-                return states, acceptance + info.acceptance_rate, evaluations + info.num_evaluations, totals
+                tuning_state = tuned(tuning_state, states, info)
+                acceptance, evaluations = acceptance + info.acceptance_rate, evaluations + info.num_evaluations
+                return states, acceptance, evaluations, totals, tuning_state
 
-            init = (states, zeros, jnp.zeros(ids.shape, jnp.int32), totals)
-            states, acceptance, evaluations, totals = jax.lax.fori_loop(0, thin, one_step, init)
+            init = (states, zeros, jnp.zeros(ids.shape, jnp.int32), totals, tuning_state)
+            states, acceptance, evaluations, totals, tuning_state = jax.lax.fori_loop(0, thin, one_step, init)
             row = record(states, acceptance, evaluations)
-            return states, {name: rows[name].at[i].set(row[name]) for name in rows}, totals
+            return states, {name: rows[name].at[i].set(row[name]) for name in rows}, totals, tuning_state
 
         like = jax.eval_shape(record, states, zeros, jnp.zeros(ids.shape, jnp.int32))
         rows = {name: jnp.zeros((length, *x.shape), x.dtype) for name, x in like.items()}
-        shapes = jax.eval_shape(lambda states: _named(step(start, states)[1]), states)
+        shapes = jax.eval_shape(lambda states: _named(step(start, states, tuning_state)[1]), states)
         totals = {name: jnp.zeros(x.shape, zeros.dtype) for name, x in shapes.items()}
-        states, rows, totals = jax.lax.fori_loop(0, count, body, (_apart(spec, states), rows, totals))
+        init = (_apart(spec, states), rows, totals, tuning_state)
+        states, rows, totals, tuning_state = jax.lax.fori_loop(0, count, body, init)
         if num_parts(REPLICAS) > 1:  # a draw is where its configuration was: once a chunk, not in the loop
             kept = {"theta"} if problem.keep is None else set(jax.eval_shape(problem.keep, states.position[0]))
             rows = {name: jax.lax.psum(x, REPLICAS) if name in kept else x for name, x in rows.items()}
-        return _first(copies, _whole(states)), _first(copies, rows, axis=1), _first(copies, totals)
+        rows, totals = _first(copies, rows, axis=1), _first(copies, totals)
+        return _first(copies, _whole(states)), rows, totals, tuning_state
 
-    specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec))
-    outs = (_axes(mesh, spec), PartitionSpec(None, AXIS), _SPLIT)
-    return _sharded(mesh, local, specs, outs, ids, problem, parameters, key, start, count, thin, states)
+    specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec), _ALL, _ALL)
+    outs = (_axes(mesh, spec), PartitionSpec(None, AXIS), _SPLIT, _ALL)
+    args = (ids, problem, parameters, key, start, count, thin, states, tuning_state, is_tuning)
+    return _sharded(mesh, local, specs, outs, *args)
+
+
+def _gathered(seen: Any) -> Any:
+    """What the chains of all devices observed, in one order."""
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), seen)
 
 
 def _named(info: Any) -> dict[str, Array]:

@@ -46,6 +46,7 @@ class Chains(NamedTuple):
         keep_latent: Whether latent draws are kept.
         is_brief: Whether to compile with less effort: for loops that run not much longer than they compile.
         first_chain: The number of the first of the chains, where others run elsewhere.
+        is_one_program: Whether warm-up and draws are compiled as one: for kernels that compile longer than they run.
     """
 
     mesh: Mesh
@@ -56,6 +57,7 @@ class Chains(NamedTuple):
     keep_latent: bool = False
     is_brief: bool = False
     first_chain: int = 0
+    is_one_program: bool = False
 
     @property
     def layout(self) -> Mesh:
@@ -79,10 +81,28 @@ class Chains(NamedTuple):
 
     def draw(self, key: Array, states: Any, first: int, count: int, thin: int) -> tuple[Any, dict, dict]:
         """One call of the compiled loop, unread."""
+        if self.is_one_program:
+            return self.tuned_or_drawn(key, states, None, first, count, thin)[:3]
         run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
             self.layout, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
             _int(count), _int(thin), states, _int(self.first_chain),
+        )  # fmt: skip
+
+    def tuned_or_drawn(
+        self, key: Array, states: Any, tuning_state: Any, first: int, count: int, thin: int = 1
+    ) -> tuple[Any, dict, dict, Any]:
+        """One call of the one program: draws, or warm-up where there is a tuning state."""
+        assert self.spec.tuning is not None
+        tuning = self.spec.tuning(self.problem.target, **self.problem.options)
+        is_tuning = tuning_state is not None
+        parameters = tuning.final(tuning.init()) if is_tuning else self.parameters
+        tuning_state = tuning_state if is_tuning else tuning.init()
+        parameters, tuning_state = devices.replicate(self.layout, (parameters, tuning_state))
+        run = kernels.tune_or_draw.lightly_optimised if self.is_brief else kernels.tune_or_draw
+        return run(
+            self.layout, self.spec, self.problem, self.length, self.keep_latent, parameters, key, _int(first),
+            _int(count), _int(thin), states, _int(self.first_chain), tuning_state, jnp.asarray(is_tuning),
         )  # fmt: skip
 
     def of_part(self, part: range) -> "Chains":
@@ -129,6 +149,11 @@ def tune(chains: Chains, tuning: Tuning | None, key: Array, states: Any, count: 
 
     def advance(done: int, size: int) -> tuple[Any, dict[str, Any], float]:
         nonlocal carried
+        if chains.is_one_program and tuning is not None:
+            states, _, info, tuning_state = chains.tuned_or_drawn(key, *carried, done, size)
+            check_states(chains.problem.target, states)
+            carried = (states, tuning_state)
+            return states, tuning.final(tuning_state), float(np.asarray(info["acceptance_rate"]).mean() / size)
         run = kernels.warm_up.lightly_optimised if chains.is_brief else kernels.warm_up
         states, tuning_state, rate = run(
             chains.layout, chains.spec, chains.problem, key, _int(done), _int(size), *carried
@@ -137,7 +162,7 @@ def tune(chains: Chains, tuning: Tuning | None, key: Array, states: Any, count: 
         carried = (states, tuning_state)
         return states, {} if tuning is None else tuning.final(tuning_state), float(rate)
 
-    return in_chunks(advance, count)
+    return in_chunks(advance, count, longest=chains.length if chains.is_one_program else None)
 
 
 def joined(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -24,7 +24,8 @@ from terrazzo.inference.keeping import Keep, checked_keep
 from terrazzo.inference.mixed import mixed_request, mixed_starts
 from terrazzo.inference.reporting import ALL_SUMMED
 from terrazzo.inference.requests import Request, as_request, check_sampler, choose_transport, fitted_to, try_factory
-from terrazzo.inference.run import Run, Settings
+from terrazzo.inference.run import Run
+from terrazzo.inference.settings import Settings
 from terrazzo.inference.sharing import READY, check_size
 from terrazzo.results.result import Result
 from terrazzo.runtime import devices
@@ -138,7 +139,7 @@ def sample(
     call = _Call(
         request=request, seed=arguments.seed_number(seed), chains=chains, draws=draws, warmup=warmup, thin=thin,
         is_warmup_given=is_warmup_given, init=init, checkpoint=checkpoint, plan=plan, progress=reporter, budget=budget,
-        interruption=interruption, team=team,
+        interruption=interruption, team=team, model=None,
     )  # fmt: skip
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
     with in_precision, interruption, reporter:
@@ -146,6 +147,7 @@ def sample(
         if budget.is_short:
             reporter.update(0, note="compiling takes some seconds, which max_seconds cannot bound")
         target = as_target(log_prob, space)
+        call = replace(call, model=target.model)
         result = _in_precision(call, target.without_model(), precision)
         return result if target.model is None else replace(result, model=target.model)
 
@@ -168,6 +170,7 @@ class _Call:
     budget: Budget
     interruption: Interruption
     team: Team
+    model: Any
 
 
 def _in_precision(call: _Call, target: Target, precision: str) -> Result:
@@ -224,7 +227,7 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         exploration=request.exploration,
         is_transport_asked=request.transport is not None or isinstance(request.training, dict),
         may_enumerate=_may_enumerate(request) and not target.space.num_reals, may_restart=may_restart,
-        identity=identity,
+        identity=identity, model=call.model,
     )  # fmt: skip
     mesh = devices.make_mesh(call.chains)
     tools = (call.progress, call.budget, call.interruption)

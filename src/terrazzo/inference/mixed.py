@@ -6,7 +6,7 @@ disagree, and the ladders agree better, the ladders make the draws; else they ar
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,23 +14,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo.diagnostics import LogZ, describe, rhat
+from terrazzo.diagnostics import LogZ, describe, ess, rhat
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
 from terrazzo.inference.requests import AUTO, Request
+from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED
-from terrazzo.samplers.kernels.collapsed import find_summation
+from terrazzo.samplers.kernels.collapsed import affordable_summation
+from terrazzo.samplers.kernels.tempered import EVALUATIONS_A_ROUND
 from terrazzo.samplers.parts.ladder_evidence import stepping_stones
 from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
 from terrazzo.spaces import Configuration, Space
+from terrazzo.targets.improper import check_proper
 from terrazzo.targets.mixed import non_finite_error
 from terrazzo.targets.target import Target
 from terrazzo.verdict.checks import NOT_TRUSTED, UNCHECKED, Check
 
 DIVERGENT = "share of divergent trajectories"
-EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder; a check says whether they were enough
+EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder at most; a check says whether they were enough
+LEAST_SHARE = 0.25  # of these rounds, however expensive they are: 62 tune the ladder, 100 are kept
 TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains that disagree, by the rule of Gelman & Rubin (1992)
+STUCK_ESS = 3.0  # effective draws a chain: of 100 draws in two modes 4 to 12 standard deviations apart, 1.6 to 3.0
 MAX_Z = 5.0  # standard errors: by the normal law the worst of 100 means passes it once in 17,000 runs
 MIN_EXPLORED = 100.0  # effective draws: standard errors are then known to 1 / sqrt(200), 7 %
 FEWEST_EXPLORED = 32  # draws a ladder: with fewer neither agreement nor log Z can be judged
@@ -48,10 +53,11 @@ def mixed_request(request: Request, target: Target) -> Request:
             "a black box has no gradient: its reals are moved by a random walk, which takes many more steps than NUTS\n"
             "  -> write log_prob with jax.numpy if it can be", RuntimeWarning, stacklevel=6,
         )  # fmt: skip
+    check_proper(target)
     if request.transport:
         raise UnsupportedError("transport", "is for spaces without real variables", "leave it out")
     if request.name == AUTO:
-        can_sum = target.has_real_gradient and find_summation(target) is not None
+        can_sum = target.has_real_gradient and affordable_summation(target) is not None
         chosen = MIXED["collapsed" if can_sum else "blocked"]
         explores = None if request.is_exploration_given and request.exploration is None else request.exploration
         return replace(request, spec=chosen, options={}, exploration=explores, training=None)
@@ -137,26 +143,51 @@ def ladders(own: Chains, reference: Any) -> Chains:
     assert spec.prepare is not None
     summation = own.problem.options.get("summation")
     options = spec.prepare(own.problem.target, summation=summation, reference=reference)
-    return own._replace(spec=spec, problem=own.problem._replace(options=options), parameters={})
+    return own._replace(spec=spec, problem=own.problem._replace(options=options), parameters={}, is_brief=True)
 
 
-def reference_of(target: Target, own: Chains, trial: Mapping[str, np.ndarray]) -> Any:
-    """The user's reference where theta is not summed out, else one that fits the trial's draws."""
-    is_collapsed = own.problem.options.get("summation") is not None
-    if target.reference is not None and not is_collapsed:
-        return UserReference(target)
+def reference_of(target: Target, own: Chains, trial: Mapping[str, np.ndarray]) -> FittedReference | None:
+    """One that fits the trial's draws; None where the user gave one."""
+    if target.reference is not None:
+        return None
     values = trial["reals"].reshape(-1, target.space.num_real_values)
     y = np.asarray(jax.vmap(target.space.unconstrain)(jnp.asarray(values)))
     usable = np.isfinite(y).all(axis=1)
     theta = trial["theta"].reshape(len(y), -1)
+    is_collapsed = own.problem.options.get("summation") is not None
     return fitted_reference(target, theta[usable], y[usable], is_collapsed=is_collapsed)
 
 
-def restored_reference(target: Target, explored: Explored) -> Any:
-    """The reference of a stored run."""
+def restored_reference(explored: Explored) -> FittedReference | None:
+    """The reference of a stored run; None for the user's."""
     if not explored.mean.size:
-        return UserReference(target)
+        return None
     return FittedReference(*(jnp.asarray(x) for x in (explored.mean, explored.sd, explored.log_probs)))
+
+
+def ladders_ahead(own: Chains, num_chains: int) -> Iterator[None]:
+    """Runs ladders for no rounds, from any reference: they are compiled then."""
+    target, dtype = own.problem.target, jnp.result_type(float)
+    space, is_collapsed = target.space, own.problem.options.get("summation") is not None
+    any_reference = None
+    if target.reference is None:
+        sites = jnp.zeros((0 if is_collapsed else space.num_dims, space.max_size), dtype)
+        any_reference = FittedReference(jnp.zeros(space.num_reals, dtype), jnp.ones(space.num_reals, dtype), sites)
+    chains, key = ladders(own, any_reference), jax.random.key(0)
+    yield
+    assert chains.spec.tuning is not None
+    tuning = chains.spec.tuning(target)
+    chains = chains._replace(parameters=tuning.parameters(tuning.init()))
+    zeros = np.zeros((num_chains, space.num_dims), np.int32), np.zeros((num_chains, space.num_reals))
+    states = chains.start(key, Configuration(*zeros))
+    yield
+    chains.draw(key, states, 0, 0, 1)
+
+
+@jit
+def _reference_draws(target: Target, key: jax.Array, num_chains: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    theta, y = jax.vmap(UserReference(target).draw)(jax.random.split(key, num_chains))
+    return theta, y, jnp.isfinite(jax.vmap(target.log_density)(theta, y))[:, None]
 
 
 def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configuration:
@@ -165,14 +196,25 @@ def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configurat
     assert isinstance(anywhere, Configuration)
     if target.reference is None:
         return anywhere
-    keys = jax.random.split(jax.random.fold_in(key, 1), num_chains)
-    theta, y = jax.vmap(UserReference(target).draw)(keys)
-    is_possible = jnp.isfinite(jax.vmap(target.log_density)(theta, y))[:, None]
+    theta, y, is_possible = _reference_draws(target, jax.random.fold_in(key, 1), num_chains)
     return Configuration(jnp.where(is_possible, theta, anywhere.theta), jnp.where(is_possible, y, anywhere.reals))
 
 
+def explored_rounds(trial: Mapping[str, np.ndarray], num_steps: int) -> tuple[int, int]:
+    """Rounds that tune ladders, and rounds that are kept: together no more evaluations than the run itself takes.
+
+    Args:
+        trial: Short draws of the run's own chains.
+        num_steps: The run's steps a chain.
+    """
+    each = float(np.mean(trial["num_evaluations"]))
+    share = each * num_steps / (EVALUATIONS_A_ROUND * (EXPLORE_WARMUP + EXPLORE_DRAWS))
+    share = float(np.clip(share, LEAST_SHARE, 1.0))
+    return int(share * EXPLORE_WARMUP), int(share * EXPLORE_DRAWS)
+
+
 def explore(
-    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int,
+    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int, num_steps: int,
     is_over: Callable[[], bool],
 ) -> tuple[Explored, Chains, Any] | None:  # fmt: skip
     """Tempered ladders from a reference: their draws, the ladders themselves, and where they are.
@@ -180,7 +222,8 @@ def explore(
     None if the time for it is over before the ladders are tuned and have a few draws.
     """
     target, spec = own.problem.target, MIXED["tempered"]
-    progress.phase("exploring", EXPLORE_WARMUP + EXPLORE_DRAWS, "rounds")
+    num_tuned, num_kept = explored_rounds(trial, num_steps)
+    progress.phase("exploring", num_tuned + num_kept, "rounds")
     reference = reference_of(target, own, trial)
     chains = ladders(own, reference)
     start_key, init_key, tune_key, draw_key = jax.random.split(key, 4)
@@ -189,17 +232,17 @@ def explore(
     start = spread_starts(target, start_key, num_chains)
     states = chains._replace(parameters=tuning.parameters(tuning.init())).start(init_key, start)
     found: dict[str, Any] = {}
-    for chunk in tune(chains, tuning, tune_key, states, EXPLORE_WARMUP):
+    for chunk in tune(chains, tuning, tune_key, states, num_tuned):
         states, found, _ = chunk.out
         progress.update(chunk.first + chunk.size)
         if is_over():
             return None
     chains = chains._replace(parameters=found)
     rows = []
-    for chunk in draws(chains, draw_key, states, EXPLORE_DRAWS):
+    for chunk in draws(chains, draw_key, states, num_kept):
         states = chunk.out.states
         rows.append(chunk.out.rows)
-        progress.update(EXPLORE_WARMUP + chunk.first + chunk.size)
+        progress.update(num_tuned + chunk.first + chunk.size)
         if is_over():
             break
     kept = joined(rows)
@@ -216,10 +259,14 @@ def explore(
 
 
 def prefers_ladders(own: Mapping[str, np.ndarray], explored: Explored) -> bool:
-    """Whether short trials of the run's own chains disagree, and the ladders agree better."""
-    worst = lambda theta, reals: float(np.nanmax([1.0, *np.ravel(rhat(_together(theta, reals)))]))
-    mine = worst(own["theta"], own["reals"])
-    return mine > TRIAL_R_HAT and worst(explored.theta, explored.reals) < mine
+    """Whether short trials of the run's own chains disagree as separate modes make them, and the ladders agree better.
+
+    Chains that only mix slowly disagree too, and have more effective draws: they need more steps, not ladders.
+    """
+    mine, theirs = _together(own["theta"], own["reals"]), _together(explored.theta, explored.reals)
+    worst = lambda x: float(np.nanmax([1.0, *np.ravel(rhat(x))]))
+    is_stuck = float(np.nanmin([np.inf, *np.ravel(ess(mine))])) <= STUCK_ESS * len(mine)
+    return is_stuck and TRIAL_R_HAT < worst(mine) > worst(theirs)
 
 
 def _together(theta: np.ndarray, reals: np.ndarray) -> np.ndarray:
@@ -270,7 +317,7 @@ def _scalars(space: Space, theta: np.ndarray) -> np.ndarray:
 
 REASONS = {
     "collapsed": "the discrete variables can be summed out at all reals",
-    "blocked": "the discrete variables cannot be summed out: they and the reals are moved in turn",
+    "blocked": "summing out the discrete variables is impossible or expensive: they and the reals are moved in turn",
     "tempered": "short trials of other chains disagreed",
 }
 

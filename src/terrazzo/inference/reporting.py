@@ -122,6 +122,7 @@ class Reporter(NamedTuple):
             evidence_estimates={"exact": evidence},
             log_z_verdict=Verdict(EXACT, ALL_SUMMED),
             provenance=self._provenance(1, {}, {"chosen": "exact", "warm-up": {"choice": choice}}, {}, {}),
+            model=self.settings.model,
             extra_checks=(
                 Check(ENUMERATED, number, number, True, "", is_independent=True),
                 precision_check(self.target, theta, stats["log_prob"]),
@@ -146,6 +147,7 @@ class Reporter(NamedTuple):
             evidence_estimates={} if drawn.evidence is None else {"exact": drawn.evidence},
             log_z_verdict=Verdict(EXACT, ALL_SUMMED),
             provenance=self._provenance(1, {}, own, {}, {}),
+            model=self.settings.model,
             extra_checks=drawn.checks,
         )
 
@@ -201,6 +203,7 @@ class Reporter(NamedTuple):
             provenance=self._described(ready, kept),
             history=ready.history or None,
             is_complete=is_complete,
+            model=self.settings.model,
             extra_checks=checks,
             plan=ready.setup,
             replicas=ladders,

@@ -9,7 +9,7 @@ the budget, and the check that no chain has met NaN or +inf.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,17 @@ from terrazzo.errors import ConfigurationError
 from terrazzo.errors.arguments import key_of_seed
 from terrazzo.inference import sharing
 from terrazzo.inference.drawing import Drawing
-from terrazzo.inference.mixed import TRIAL_DRAWS, Explored, explore, ladders, prefers_ladders, restored_reference
+from terrazzo.inference.mixed import (
+    TRIAL_DRAWS,
+    Explored,
+    explore,
+    ladders,
+    ladders_ahead,
+    prefers_ladders,
+    restored_reference,
+)
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
+from terrazzo.inference.settings import Settings
 from terrazzo.results.folders import save_record
 from terrazzo.results.result import Result
 from terrazzo.runtime.background import compile_in_background
@@ -58,44 +67,6 @@ from terrazzo.transports import AbstractTransport, deserialise, is_storable, sam
 
 EVIDENCE_DRAWS = 8192
 TRAINING = {"num_steps": 3000, "batch_size": 128, "start_beta": 0.1, "anneal_steps": 600, "patience": 3}
-
-
-class Settings(NamedTuple):
-    """What the user asked for, checked.
-
-    Attributes:
-        sampler: The sampler's name, or "auto".
-        seed: The seed.
-        chains: Independent chains.
-        draws: Kept draws a chain.
-        warmup: Tuning (or burn-in) steps a chain.
-        thin: Steps a kept draw; None fills `max_seconds`, or is 1.
-        chunk_size: Kept draws a compiled call, or None.
-        keep_latent: Whether latent draws are kept.
-        keep: What is kept in place of configurations (`inference.keeping`), or None.
-        training: Options of training, or False.
-        exploration: Options of the exploration, or None for none.
-        is_transport_asked: Whether the user named a transport or how to train it: then it is not given up.
-        may_enumerate: Whether evaluating all configurations, where that is possible, answers the call.
-        identity: What a plan of this run is for: the target, the chains.
-        may_restart: Whether a run that float32 cannot resolve may start again in float64.
-    """
-
-    sampler: str
-    seed: int
-    chains: int
-    draws: int
-    warmup: int
-    thin: int | None
-    chunk_size: int | None
-    keep_latent: bool
-    keep: Any
-    training: Any
-    exploration: dict[str, Any] | None
-    is_transport_asked: bool
-    may_enumerate: bool
-    may_restart: bool
-    identity: dict[str, Any]
 
 
 class Run:
@@ -268,30 +239,39 @@ class Run:
                     transport, fitted = self._train(transport)
             evidence = self._weigh(transport)
         problem = Problem(self.target, placed(self.mesh, transport), options, self.settings.keep)
-        chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent)
+        chains = Chains(
+            self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent,
+            is_one_program=bool(self.target.space.num_reals),
+        )  # fmt: skip
         if setup is not None:
             if setup.plan:
                 explored = Explored(**setup.plan)
                 if explored.is_chosen:
-                    chains = ladders(chains, restored_reference(self.target, explored))
+                    chains = ladders(chains, restored_reference(explored))
             chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
             states, header, history = self._restored_states(chains, setup), setup.header, setup.history
         else:
-            states, chains = self._warm_up(chains, starts)
-            if self.target.space.num_reals and self.settings.exploration is not None:
+            explores = self.target.space.num_reals and self.settings.exploration is not None
+            with compile_in_background(ladders_ahead(chains, self.settings.chains) if explores else iter(())):
+                states, chains = self._warm_up(chains, starts)
+            if explores:
                 states, chains, explored = self._explored(states, chains)
             if not self.target.space.num_reals:
                 self._check_precision(np.asarray(states.position)[:, None])
             history, training = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
             header = {"training": training, "seconds": self.progress.seconds, "thin": self.settings.thin or 1}
+            if self.target.space.num_reals:
+                header |= {"identity": self.settings.identity, "plan": {"sampler": chains.spec.name}}
             if self.store.is_lasting or transport is None or is_storable(transport):
                 stored = None if transport is None else serialise(transport)
                 parameters = by_name(chains.parameters)
                 found = {} if explored is None else explored._asdict()
-                self.store.save_setup(Setup(header, parameters, history, stored, state_leaves(states), found))
+                setup = Setup(header, parameters, history, stored, state_leaves(states), found)
+                self.store.save_setup(setup)
+        is_plan = self.target.space.num_reals and self.settings.sampler == "auto"
         return Ready(
             chains=chains, states=states, thin=int(header["thin"]), header=header, evidence=evidence, history=history,
-            transport=problem.transport, explored=explored,
+            transport=problem.transport, explored=explored, setup=setup if is_plan else None,
         )  # fmt: skip
 
     def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored | None]:
@@ -301,7 +281,8 @@ class Run:
             return states, chains, None
         self.progress.phase("trying")
         trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
-        made = explore(self.plan_key, chains, trial, self.progress, self.settings.chains, is_over)
+        s = self.settings
+        made = explore(self.plan_key, chains, trial, self.progress, s.chains, s.warmup + s.draws, is_over)
         if made is None:
             return states, chains, None
         explored, found, at = made

@@ -1,7 +1,6 @@
 """What models of other libraries have in common: supports, bounds, and what a result needs of its model."""
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,37 +10,6 @@ from terrazzo.spaces import binary, categorical, integers
 
 MOST_OUTSIDE = 0.01  # of the prior beyond the bounds of a site; a posterior of 1e4 effective draws is as uncertain
 EXAMPLE = "e.g. bounds={'k': (0, 50)}"
-
-
-class Observed(NamedTuple):
-    """Data that a model was conditioned on.
-
-    Attributes:
-        values: The data.
-        dims: Names of their axes, where the model has names.
-        coords: Names along the axes, by dim.
-    """
-
-    values: np.ndarray
-    dims: tuple[str, ...] | None = None
-    coords: Mapping[str, tuple[Any, ...]] = {}
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """What a model knows beyond its log-density: its data, and how to predict new data.
-
-    Attributes:
-        library: Where it comes from: "numpyro" or "pymc".
-        predict: `(seed, draws, args, kwargs) -> values`: draws and values by name, one draw a line.
-        observed: The data, by name.
-        notes: What was done to the model, in words: priors that were cut, say.
-    """
-
-    library: str
-    predict: Callable[[int, dict[str, np.ndarray], tuple, dict[str, Any]], dict[str, np.ndarray]]
-    observed: Mapping[str, Observed] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 class Support(NamedTuple):

@@ -25,8 +25,9 @@ from numpyro.distributions import (
 from numpyro.primitives import Messenger
 
 from terrazzo.errors import TargetError
-from terrazzo.models.base import MOST_OUTSIDE, Model, note_of_cut
+from terrazzo.models.base import MOST_OUTSIDE, note_of_cut
 from terrazzo.models.numpyro_sites import Reading, has_mask, latent_sites, read, run
+from terrazzo.results.models import Model
 from terrazzo.targets.mixed import Reference
 from terrazzo.targets.target import Target
 

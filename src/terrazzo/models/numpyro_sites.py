@@ -31,7 +31,6 @@ from numpyro.primitives import Messenger
 from terrazzo.errors import SpaceError, TargetError, TerrazzoError
 from terrazzo.errors.user_code import described
 from terrazzo.models.base import (
-    Observed,
     Support,
     all_equal,
     checked_bounds,
@@ -39,6 +38,7 @@ from terrazzo.models.base import (
     named_dims,
     no_latent_sites,
 )
+from terrazzo.results.models import Observed
 from terrazzo.spaces import Space, ordered, real, simplex
 from terrazzo.targets.contents import digest
 

@@ -27,8 +27,6 @@ from terrazzo.errors.user_code import described
 from terrazzo.models import pytensor_jax
 from terrazzo.models.base import (
     MOST_OUTSIDE,
-    Model,
-    Observed,
     Support,
     all_equal,
     checked_bounds,
@@ -36,6 +34,7 @@ from terrazzo.models.base import (
     no_latent_sites,
     note_of_cut,
 )
+from terrazzo.results.models import Model, Observed
 from terrazzo.spaces import Space, ordered, real, simplex
 from terrazzo.targets.mixed import Reference
 from terrazzo.targets.target import Target

@@ -105,10 +105,13 @@ def predictive(result: Any, args: tuple, kwargs: dict[str, Any], *, draws: int, 
     arguments.seed_number(seed)
     if result.model is None:
         raise UnsupportedError(
-            "predictive",
-            "needs the model that was sampled, in the same process",
-            "tz.sample(tz.from_numpyro(model, ...))",
+            "predictive", "needs a model, and the target came from none", "tz.sample(tz.from_numpyro(model, ...))"
         )
+    if result.model.predict is None:
+        raise UnsupportedError(
+            "predictive", f"needs the {result.model.library} model, and a file holds its data alone",
+            "sample it in this process: tz.sample(target, plan=result.plan) repeats the draws without a warm-up",
+        )  # fmt: skip
     if not result.num_draws:
         raise UnsupportedError("predictive", "needs draws, and there are none", "sample some first")
     places = np.unique(np.linspace(0, result.num_draws - 1, min(draws, result.num_draws)).astype(int))

@@ -53,8 +53,8 @@ class Result:
         plan: What the default sampler decided: `tz.sample(..., plan=result.plan)` repeats the run bit for bit.
         replicas: What all temperatures of a ladder saw, for parallel tempering.
         continuation: What `extend` calls; it is not stored.
-        model: The model of another library that the target came from: its data, and how to predict new ones. It is not
-            stored.
+        model: The model of another library that the target came from: its data, which are stored, and how to
+            predict new ones, which is not.
 
     >>> import terrazzo as tz
     >>> theta = np.random.default_rng(0).integers(0, 2, (4, 500, 3)).astype(np.uint8)

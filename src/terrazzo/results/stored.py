@@ -12,6 +12,7 @@ import numpy as np
 
 from terrazzo.diagnostics import LogZ
 from terrazzo.errors import FileFormatError, UnsupportedError
+from terrazzo.results import models
 from terrazzo.results.draws import Replicas
 from terrazzo.spaces import Space
 from terrazzo.storage.files import read_file, write_file
@@ -21,7 +22,7 @@ from terrazzo.verdict.checks import GRADES, NOTE, Check, Verdict
 
 PLAN = "plan/"
 KIND, VERSION = "terrazzo result", 2
-GROUPS = ("stats", "history", "replicas")
+GROUPS = ("stats", "history", "replicas", "observed")
 CHECK_TYPES = (str, float, float, bool, str, str, bool)
 
 
@@ -141,8 +142,12 @@ def write_result(result: Any, path: Any, *, compress: bool) -> Path:
         "log_z_verdict": None if result.log_z_verdict is None else list(result.log_z_verdict),
         "transport_config": None,
         "plan": None,
+        "model": None,
     }
     blobs: dict[str, bytes] = {}
+    if result.model is not None:
+        header["model"], data = models.to_parts(result.model)
+        arrays |= {f"observed/{name}": array for name, array in data.items()}
     if result.plan is not None:
         header["plan"], parts, kept = result.plan.to_parts()
         arrays |= {f"{PLAN}{name}": array for name, array in parts.items()}
@@ -164,6 +169,7 @@ def read_result(path: Any, build: Callable[..., Any]) -> Any:
         space = space_from_json(header["space"], num_dims=num_dims)
         check_values(space, theta, arrays)
         evidence, estimates, checks = checked_records(header)
+        model = header.get("model")
         config, transport = header["transport_config"], None
         if config is not None:
             from terrazzo.transports import deserialise
@@ -184,6 +190,7 @@ def read_result(path: Any, build: Callable[..., Any]) -> Any:
             extra_checks=checks,
             log_z_verdict=checked_verdict(header["log_z_verdict"]),
             plan=_plan(header["plan"], stored, blobs),
+            model=None if model is None else models.from_parts(model, groups["observed"]),
             replicas=Replicas(**groups["replicas"]) if groups["replicas"] else None,
         )
     except FileFormatError as error:

@@ -4,23 +4,30 @@
     variable = "binary" [ "[" shape "]" ]
              | "integers" "[" low "," high [ ";" shape ] "]"
              | "categorical" "[" (number | label "," label ...) [ ";" shape ] "]"
+             | "real" [ "[" (number | bound "," bound [ ";" shape ]) "]" ]
+             | ("simplex" | "ordered") "[" number [ ";" shape ] "]"
+    bound    = a number such as 0, -1.5 or 1e-3, or inf, or -inf
     shape    = number { "," number }
     label    = a word, or any text in single or double quotes
 
-A shape comes last: alone in `binary`, after a semicolon elsewhere. Read by hand, piece by piece: nothing is evaluated.
+A shape comes last: alone in `binary`, after a semicolon elsewhere; `real[3]` is a vector, as `tz.real(3)` is. Read by
+hand, piece by piece: nothing is evaluated.
 """
 
 import re
 from typing import Any, NoReturn
 
 from terrazzo.errors import SpaceError
-from terrazzo.spaces import RealVariable, Space, Variable, binary, categorical, integers
+from terrazzo.spaces import RealVariable, Space, Variable, binary, categorical, integers, ordered, real, simplex
 
 TOKEN = re.compile(
-    r"""\s*(?:(?P<number>[+-]?\d+)(?![\w.])|(?P<word>[^\W\d]\w*(?:[.-]\w+)*)|(?P<sign>[\[\]():;,])"""
+    r"""\s*(?:(?P<number>[+-]?\d+)(?![\w.])"""
+    r"""|(?P<decimal>[+-]?(?:(?:\d+\.\d*|\.\d+|\d+(?=[eE]))(?:[eE][+-]?\d+)?)(?![\w.])|[+-]inf\b)"""
+    r"""|(?P<word>[^\W\d]\w*(?:[.-]\w+)*)|(?P<sign>[\[\]():;,])"""
     r"""|(?P<quoted>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'))"""
 )
-KINDS = ("binary", "integers", "categorical")
+KINDS = ("binary", "integers", "categorical", "real", "simplex", "ordered")
+ALONE = ("binary", "real")  # kinds that need no brackets
 EXAMPLE = 'e.g. "gamma: binary[100], k: integers[1, 10], colour: categorical[red, green, blue; 4, 4]"'
 CLOSING = {"[": "]", "(": ")"}
 
@@ -30,6 +37,8 @@ def parse_space(text: str) -> Space:
 
     >>> parse_space("gamma: binary[100], k: integers[1,10]").num_dims
     101
+    >>> parse_space("scale: real[0, inf], mean: real[2], weight: simplex[3]").num_reals
+    5
     >>> parse_space("binary[4, 4]").variables[0][1].shape
     (4, 4)
     >>> parse_space("binary[4")
@@ -92,7 +101,7 @@ class _Reader:
             if self.next()[0] != "end":
                 self.fail("the end (a single variable has no name; name them all to have several)")
             return Space(variable)
-        found: dict[str, Variable] = {}
+        found: dict[str, Variable | RealVariable] = {}
         while True:
             place = self.index
             name = self.take(
@@ -112,18 +121,18 @@ class _Reader:
             if self.next()[0] == "end":  # a comma at the end
                 return Space(**found)
 
-    def variable(self) -> Variable:
+    def variable(self) -> Variable | RealVariable:
         kind = self.next()[1]
         if self.next()[0] != "word" or kind not in KINDS:
             self.fail(" or ".join(KINDS))
         self.index += 1
         opening = self.next()[1]
         if not self.sign("[("):
-            if kind != "binary":
+            if kind not in ALONE:
                 self.fail(f"'[' after {kind}")
-            return binary()
+            return binary() if kind == "binary" else real()
         close = CLOSING[opening]
-        first = self.items(close)
+        first = self.items(close, has_bounds=kind == "real")
         shape = None
         if self.sign(";"):
             shape = self.items(close)
@@ -131,20 +140,22 @@ class _Reader:
             self.fail(f"{close!r}")
         return self.built(kind, first, shape)
 
-    def items(self, close: str) -> list[Any]:
-        """Numbers and labels up to a semicolon or the end of the brackets."""
+    def items(self, close: str, *, has_bounds: bool = False) -> list[Any]:
+        """Numbers and labels up to a semicolon or the end of the brackets; numbers alone where they are bounds."""
         found: list[Any] = []
+        taken = ("number", "decimal") if has_bounds else ("number", "word", "quoted")
         while True:
             kind, text = self.next()
-            if kind not in ("number", "word", "quoted"):
-                self.fail("a number or a label") if found or text != close else None
+            kind = "decimal" if has_bounds and text == "inf" else kind
+            if kind not in taken:
+                self.fail("a number" if has_bounds else "a number or a label") if found or text != close else None
                 return found
             self.index += 1
-            found.append(int(text) if kind == "number" else _unquoted(text))
+            found.append(int(text) if kind == "number" else float(text) if kind == "decimal" else _unquoted(text))
             if not self.sign(","):
                 return found
 
-    def built(self, kind: str, first: list[Any], shape: list[Any] | None) -> Variable:
+    def built(self, kind: str, first: list[Any], shape: list[Any] | None) -> Variable | RealVariable:
         numbers = lambda items: all(isinstance(item, int) for item in items)
         if kind == "binary":
             if shape is not None or not numbers(first):
@@ -160,12 +171,30 @@ class _Reader:
                 self.index -= 1
                 self.fail("the least and the largest value in integers[low, high; shape]")
             return integers(first[0], first[1], axes)
+        if kind == "real":
+            return self.built_real(first, shape)
+        if kind in ("simplex", "ordered"):
+            if len(first) != 1 or not numbers(first):
+                self.index -= 1
+                self.fail(f"the number of parts in {kind}[parts; shape]")
+            return (simplex if kind == "simplex" else ordered)(first[0], axes)
         if len(first) == 1 and numbers(first):
             return categorical(first[0], axes)
         if len(first) < 2:
             self.index -= 1
             self.fail("a number of categories, or at least two labels")
         return categorical(first if numbers(first) else [str(item) for item in first], axes)
+
+    def built_real(self, first: list[Any], shape: list[int] | None) -> RealVariable:
+        """A real variable: bounds and a shape, or a shape of one axis alone."""
+        if not first and shape is None:
+            return real()
+        if len(first) == 1 and shape is None and isinstance(first[0], int):
+            return real(first[0])
+        if len(first) != 2:
+            self.index -= 1
+            self.fail("a length, or two bounds, in real[low, high; shape]")
+        return real(float(first[0]), float(first[1]), shape=tuple(shape or ()))
 
 
 def _unquoted(text: str) -> str:
@@ -188,12 +217,23 @@ def format_space(space: Space, *, most: int | None = None) -> str:
 
 
 def _text_of(v: Variable | RealVariable) -> str:
-    """A variable as text; real ones are for people to read, `parse_space` takes discrete ones."""
+    """A variable as text; one with a bijection of its own is for people to read, and is not read back."""
     if isinstance(v, Variable):
         return _variable_text(v)
     shape = ", ".join(map(str, v.shape))
-    bounds = f" in {v.support}" if v.kind == "real" and (v.low is not None or v.high is not None) else ""
-    return f"{v.kind}[{shape}]{bounds}" if shape else f"{v.kind}{bounds}"
+    if v.is_own:
+        return f"real[{shape}] in {v.support}"
+    if v.kind != "real":
+        axes = ", ".join(map(str, v.shape[:-1]))
+        return f"{v.kind}[{v.shape[-1]}{f'; {axes}' if axes else ''}]"
+    if v.low is None and v.high is None and len(v.shape) < 2:
+        return f"real[{shape}]" if shape else "real"
+    ends = f"{_number('-inf', v.low)}, {_number('inf', v.high)}"
+    return f"real[{ends}{f'; {shape}' if shape else ''}]"
+
+
+def _number(open_end: str, value: float | None) -> str:
+    return open_end if value is None else repr(value).removesuffix(".0")
 
 
 def _variable_text(v: Variable) -> str:

@@ -13,6 +13,7 @@ Tempering is from a proper reference q0: pi_beta is proportional to q0^(1 - beta
 proper on reals.)
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -300,6 +301,18 @@ def of_given(target: Any, y: Array, cls: type) -> Any:
     }  # fmt: skip
     for name, value in own.items():
         object.__setattr__(made, name, value)
+    return made
+
+
+def of_reference(target: Any) -> Any:
+    """The reference as a target of its own, on the same space."""
+    changed = {
+        "log_prob_fn": target.reference.log_prob, "reference": None, "inverse_temperature": None, "model": None,
+        "vectorized": False, "soft_level": None,
+    }  # fmt: skip
+    made: Any = object.__new__(type(target))
+    for field in dataclasses.fields(target):
+        object.__setattr__(made, field.name, changed.get(field.name, getattr(target, field.name)))
     return made
 
 

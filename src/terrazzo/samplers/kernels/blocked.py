@@ -30,13 +30,11 @@ from terrazzo.samplers.parts.real_moves import (
     summed_info,
 )
 from terrazzo.spaces import Configuration
-from terrazzo.targets.interactions import tolerance
-from terrazzo.targets.reading import structure_of
+from terrazzo.targets.reading import adds_up, structure_of
 from terrazzo.targets.structure.conditionals import TermLogits, term_logits
 from terrazzo.targets.target import Target
 
 FREE_KERNELS = ("gibbs", "systematic_gibbs", "locally_balanced", "zanella", "tabu")  # read structure only to be faster
-NUM_COMPARED = 6
 
 
 def read_colours(target: Target) -> tuple[np.ndarray, list[TermLogits]] | None:
@@ -49,15 +47,8 @@ def read_colours(target: Target) -> tuple[np.ndarray, list[TermLogits]] | None:
         return None
     if structure.graph.num_colours > max(1, target.space.num_dims // 2):
         return None
-    rng = np.random.default_rng(5)
-    for _ in range(NUM_COMPARED):
-        theta = jnp.asarray(rng.integers(0, target.space.sizes), jnp.int32)
-        y = jnp.asarray(rng.uniform(-1.0, 1.0, target.space.num_reals), jnp.result_type(float))
-        whole = float(target.unguarded(theta, y))
-        parts = float(structure.terms.values(theta, y).sum()) + structure.terms.constant
-        both = np.array([whole, parts])
-        if np.isfinite(both).all() and abs(whole - parts) > tolerance(both) * np.sqrt(target.space.num_dims):
-            return None
+    if not adds_up(target, structure.terms):
+        return None
     colours = np.asarray(structure.graph.colours)
     groups = [np.flatnonzero(colours == c) for c in range(structure.graph.num_colours)]
     found = [one for one in term_logits(structure.terms, target.space.sizes, groups) if isinstance(one, TermLogits)]

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
 
 from terrazzo.errors import UnsupportedError
@@ -27,32 +26,29 @@ from terrazzo.samplers.parts.real_moves import (
     summed_info,
 )
 from terrazzo.spaces import Configuration
-from terrazzo.targets.interactions import tolerance
-from terrazzo.targets.reading import structure_of
+from terrazzo.targets.reading import adds_up, structure_of
 from terrazzo.targets.structure import Summation
 from terrazzo.targets.target import Target
 
-NUM_COMPARED = 6  # configurations at which the terms that are summed are compared with log pi
+# Configurations at which a sum of the default evaluates the terms. With 8 indicators of a regression (256 of them) the
+# collapsed kernel made 21 effective draws a second and the blocked one 370; at a change point (110) it made 260.
+MAX_CONFIGURATIONS = 128
 
 
 def find_summation(target: Target) -> Summation | None:
     """How to sum out the discrete variables at every y; None where that is too large, or the terms are not log pi."""
     structure = structure_of(target) if target.space.num_reals and target.space.num_dims else None
     found = None if structure is None else structure.summation
-    if found is None:
+    if found is None or not adds_up(target, found.terms, found):
         return None
-    rng = np.random.default_rng(6)
-    for _ in range(NUM_COMPARED):
-        theta = jnp.asarray(rng.integers(0, target.space.sizes), jnp.int32)
-        y = jnp.asarray(rng.uniform(-1.0, 1.0, target.space.num_reals), jnp.result_type(float))
-        whole = float(target.unguarded(theta, y))
-        parts = float(found.terms.values(theta, y).sum()) + found.terms.constant
-        both = np.array([whole, parts])
-        if np.isfinite(both).all() and abs(whole - parts) > tolerance(both) * np.sqrt(target.space.num_dims):
-            return None
-        if np.isfinite(both).sum() == 1:
-            return None
     return found
+
+
+def affordable_summation(target: Target) -> Summation | None:
+    """The same, where a sum takes few evaluations of the terms; one of all values of a single site always is."""
+    found = find_summation(target)
+    is_cheap = found is not None and len(found.configurations) <= max(MAX_CONFIGURATIONS, target.space.max_size)
+    return found if is_cheap else None
 
 
 def check(target: Target) -> None:

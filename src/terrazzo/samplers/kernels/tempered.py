@@ -26,17 +26,18 @@ from terrazzo.samplers.kernels import collapsed as _collapsed
 from terrazzo.samplers.kernels.tempering import log_swap, tried_pairs
 from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning
 from terrazzo.samplers.parts.ladders import LadderState, default_ladder, equalised
-from terrazzo.samplers.parts.real_moves import ACCEPTANCE, chosen_kernel, move_reals
+from terrazzo.samplers.parts.real_moves import ACCEPTANCE, Moved, chosen_kernel, hamiltonian, move_reals
 from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
 from terrazzo.samplers.parts.tuning import DualAveraging, dual_averaging_init, dual_averaging_update
 from terrazzo.spaces import Configuration
-from terrazzo.targets.mixed import interpolated
+from terrazzo.targets.mixed import interpolated, of_reference
 from terrazzo.targets.target import Target
 
 NUM_TEMPERATURES = 8
 FIRST_WINDOW = 8  # rounds before the ladder is first moved
 PILOT_CHAINS, PILOT_STEPS = 8, 200  # of the short chains that the reference is fitted to
 LEAPFROGS = 8  # of a move: swaps carry replicas on, so that long trajectories do not pay
+EVALUATIONS_A_ROUND = NUM_TEMPERATURES * (2 + 2 * LEAPFROGS)  # of the default ladder, of its moves of reals
 FIRST_SCALE = 0.2  # of the moves of reals, in standard deviations of the reference
 
 
@@ -111,7 +112,8 @@ def tempered(
     count = betas.shape[0]
     steps = jnp.full(count, FIRST_SCALE, dtype) if scales is None else jnp.asarray(scales, dtype)
     kernel = "hmc" if target.has_real_gradient else "random_walk"
-    mass = q0.sd**2 if isinstance(q0, FittedReference) else None
+    num_reals = target.space.num_reals
+    mass = q0.sd**2 if isinstance(q0, FittedReference) else jnp.ones(num_reals, dtype)
 
     def value(theta: Array, y: Array) -> Array:
         if summation is None:
@@ -120,8 +122,7 @@ def tempered(
         return jnp.where(jnp.isnan(found), -jnp.inf, found)
 
     def log_weight(theta: Array, y: Array) -> Array:
-        found, base = value(theta, y), q0.log_density(theta, y)
-        return jnp.where(found == -jnp.inf, -jnp.inf, found - base)
+        return weight_of(value(theta, y), q0.log_density(theta, y))
 
     def redrawn(key: Array, beta: Array, theta: Array, y: Array) -> Array:
         """A sweep over the sites at fixed reals."""
@@ -139,19 +140,27 @@ def tempered(
 
         return jax.lax.fori_loop(0, target.space.num_dims, update, theta)
 
-    def move(key: Array, beta: Array, scale: Array, theta: Array, y: Array) -> tuple[Array, Array, Any]:
+    def move(key: Array, beta: Array, scale: Array, theta: Array, y: Array) -> tuple[Array, Moved, Array]:
+        """theta, the move of the reals, and the log-weight after it."""
         theta_key, real_key, fresh_key = jax.random.split(key, 3)
         if target.space.num_dims and summation is None:
             theta = redrawn(theta_key, beta, theta, y)
-        density = lambda y: interpolated(beta, q0.log_density(theta, y), value(theta, y))
-        moved = move_reals(
-            real_key, density, y, kernel=kernel, scale=scale, inverse_mass_matrix=mass, num_steps=LEAPFROGS
-        )  # fmt: skip
         fresh_theta, fresh_y = q0.draw(fresh_key)
-        is_hot = beta == 0
+        y, scale = jnp.where(beta == 0, fresh_y, y), jnp.where(beta == 0, 0.0, scale)  # what is fresh is not moved
         if fresh_theta.shape == theta.shape:
-            theta = jnp.where(is_hot, fresh_theta, theta)
-        return theta, jnp.where(is_hot, fresh_y, moved.reals), moved
+            theta = jnp.where(beta == 0, fresh_theta, theta)
+
+        def density(y: Array) -> tuple[Array, Array]:
+            found, base = value(theta, y), q0.log_density(theta, y)
+            return interpolated(beta, base, found), weight_of(found, base)
+
+        if kernel == "hmc":
+            moved, weight = hamiltonian(real_key, density, y, scale=scale, mass=mass, num_steps=LEAPFROGS)
+            return theta, moved, weight
+        moved = move_reals(
+            real_key, lambda y: density(y)[0], y, kernel=kernel, scale=scale, inverse_mass_matrix=mass
+        )  # fmt: skip
+        return theta, moved, log_weight(theta, moved.reals)
 
     def as_state(key: Array, thetas: Array, ys: Array, weights: Array, is_divergent: Array, parity: Array) -> Any:
         theta, y = thetas[-1], ys[-1]
@@ -169,15 +178,16 @@ def tempered(
     def step(rng_key: Array, state: TemperedState) -> tuple[TemperedState, TemperedInfo]:
         move_key, swap_key, last_key = jax.random.split(rng_key, 3)
         keys = jax.random.split(move_key, count)
-        thetas, ys, moved = jax.vmap(move)(keys, betas, steps, state.thetas, state.ys)
-        weights = jax.vmap(log_weight)(thetas, ys)
+        thetas, moved, weights = jax.vmap(move)(keys, betas, steps, state.thetas, state.ys)
         log_rates = log_swap(betas, weights)
         is_swapped = tried_pairs(count - 1, state.parity)
         is_swapped &= jnp.log(jax.random.uniform(swap_key, log_rates.shape, dtype)) < log_rates
         no = jnp.zeros(1, bool)
         up, down = jnp.concatenate([is_swapped, no]), jnp.concatenate([no, is_swapped])
         order = jnp.arange(count, dtype=jnp.int32) + up.astype(jnp.int32) - down.astype(jnp.int32)
-        new = as_state(last_key, thetas[order], ys[order], weights[order], moved.is_divergent[-1], 1 - state.parity)
+        new = as_state(
+            last_key, thetas[order], moved.reals[order], weights[order], moved.is_divergent[-1], 1 - state.parity,
+        )  # fmt: skip
         is_accepted = jnp.any(new.reals != state.reals) | jnp.any(new.position != state.position)
         evaluations = (moved.num_evaluations.sum() + 2 * count + 1).astype(jnp.int32)
         return new, TemperedInfo(
@@ -186,6 +196,11 @@ def tempered(
         )  # fmt: skip
 
     return SamplingAlgorithm(init, step)
+
+
+def weight_of(value: Array, base: Array) -> Array:
+    """log pi - log q0; -inf where pi is 0."""
+    return jnp.where(value == -jnp.inf, -jnp.inf, value - base)
 
 
 def record(state: TemperedState) -> dict[str, Array]:
@@ -218,10 +233,10 @@ def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str
     """Finds how to move theta, and fits the reference to short chains where the target has none."""
     summation = others.pop("summation", None)
     if summation is None and not (isinstance(reference, FittedReference) and reference.log_probs.shape[0]):
-        summation = _collapsed.find_summation(target) if target.has_real_gradient else None
+        summation = _collapsed.affordable_summation(target) if target.has_real_gradient else None
     others.pop("conditionals", None)
-    if reference is None and target.reference is not None and summation is None:
-        reference = UserReference(target)
+    if reference is None and target.reference is not None:
+        reference, summation = _users(target, summation)
     options = _blocked.prepare(target) if summation is None else {}
     found = {**others, "summation": summation, "conditionals": options.get("conditionals")}
     if reference is None:
@@ -234,6 +249,12 @@ def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str
         is_collapsed = summation is not None
         reference = fitted_reference(target, np.asarray(theta), np.asarray(y), is_collapsed=is_collapsed)
     return {**found, "reference": reference}
+
+
+def _users(target: Target, summation: Any) -> tuple[UserReference, Any]:
+    """The user's reference, and the sum over theta: both are summed, or none of them."""
+    own = None if summation is None else _collapsed.affordable_summation(of_reference(target))
+    return UserReference(target, own), None if own is None else summation
 
 
 class _Search(NamedTuple):

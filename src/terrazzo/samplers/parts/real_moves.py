@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import blackjax
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.errors.arguments import shown
-from terrazzo.samplers.parts.base import Tuning, as_float
+from terrazzo.samplers.parts.base import Tuning, as_float, select
 from terrazzo.samplers.parts.tuning import windowed_tuning
 from terrazzo.targets.target import Target
 
@@ -28,6 +29,7 @@ ACCEPTANCE = {
     "random_walk": 0.234,
 }  # Stan's default; Roberts & Rosenthal (2001)
 REAL_KERNELS = tuple(ACCEPTANCE)
+DIVERGENT_ENERGY = 1000.0  # the change of energy of a trajectory that counts as divergent, as in Stan
 SMALLEST, LARGEST = -16.0, 4.0  # bounds of the logarithm of the scale
 
 
@@ -114,7 +116,7 @@ def move_reals(
     if kernel == "nuts":
         algorithm = blackjax.nuts(log_density, scale, mass, max_num_doublings=max_doublings)
     elif kernel == "hmc":
-        algorithm = blackjax.hmc(log_density, scale, mass, num_steps)
+        return hamiltonian(key, lambda y: (log_density(y), None), y, scale=scale, mass=mass, num_steps=num_steps)[0]
     else:  # in coordinates of variance one
         root = jnp.sqrt(mass)
         scaled = lambda x: log_density(root * x)
@@ -129,6 +131,47 @@ def move_reals(
     leapfrogs = jnp.asarray(info.num_integration_steps, jnp.int32)
     is_divergent = jnp.asarray(info.is_divergent)
     return Moved(state.position, as_float(info.acceptance_rate), is_divergent, leapfrogs, 2 + 2 * leapfrogs)
+
+
+def hamiltonian(
+    key: Array, log_density: Callable[[Array], tuple[Array, Any]], y: Array, *, scale: Any, mass: Array, num_steps: int
+) -> tuple[Moved, Any]:
+    """One trajectory of HMC, and what else the density returned where it ended.
+
+    The loop evaluates the gradient at its first and last point too, so that the density is compiled once: compilation
+    is most of the time of short runs.
+
+    Args:
+        key: A JAX key.
+        log_density: Of y, with anything beside it.
+        y: Where to start.
+        scale: The step size.
+        mass: The inverse mass matrix, its diagonal.
+        num_steps: Leapfrogs.
+    """
+    momentum_key, accept_key = jax.random.split(key)
+    start = jax.random.normal(momentum_key, y.shape, y.dtype) / jnp.sqrt(mass)
+    evaluate = jax.value_and_grad(log_density, has_aux=True)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(lambda y: log_density(y), y))
+
+    def body(i: Array, carry: tuple) -> tuple:
+        y, momentum, first, _ = carry
+        found, slope = evaluate(y)
+        is_end = (i == 0) | (i == num_steps)
+        momentum = momentum + jnp.where(is_end, 0.5, 1.0) * scale * slope
+        moved = jnp.where(i == num_steps, y, y + scale * mass * momentum)
+        return moved, momentum, select(i == 0, found, first), found
+
+    new, momentum, before, after = jax.lax.fori_loop(0, num_steps + 1, body, (y, start, nothing, nothing))
+    energy = lambda value, momentum: 0.5 * jnp.sum(mass * momentum**2) - value
+    change = energy(after[0], momentum) - energy(before[0], start)
+    change = jnp.where(jnp.isnan(change), jnp.inf, change)
+    rate = jnp.exp(jnp.minimum(-change, 0.0))
+    is_accepted = jax.random.uniform(accept_key, (), y.dtype) < rate
+    count = jnp.asarray(2 + 2 * num_steps, jnp.int32)
+    is_divergent = change > DIVERGENT_ENERGY
+    moved = Moved(jnp.where(is_accepted, new, y), rate, is_divergent, jnp.asarray(num_steps, jnp.int32), count)
+    return moved, select(is_accepted, after[1], before[1])
 
 
 class Variances(NamedTuple):

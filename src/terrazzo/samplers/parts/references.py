@@ -9,15 +9,19 @@ that the short chains missed is still within reach.
 Reference: Surjanovic, Syed, Bouchard-Cote, Campbell (2022), Parallel tempering with a variational reference.
 """
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from terrazzo.targets.mixed import of_reference
+from terrazzo.targets.structure import Summation
 from terrazzo.targets.target import Target
 
-DEGREES = 5.0  # of freedom: tails heavier than those of most posteriors
+DEGREES = 5  # of freedom: tails heavier than those of most posteriors
 WIDENING = 2.0  # standard deviations of the fitted part, in those of the chains
 WIDE = 3.0  # standard deviation of the wide part: in unconstrained coordinates most priors are within -6..6
 UNIFORM_SHARE = 0.5
@@ -38,7 +42,7 @@ class FittedReference(eqx.Module):
 
     def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
         """The log-density with respect to counting x Lebesgue measure of y."""
-        near = jnp.sum(jax.scipy.stats.t.logpdf(y, DEGREES, self.mean, self.sd))
+        near = jnp.sum(jax.scipy.stats.t.logpdf(y, float(DEGREES), self.mean, self.sd))
         wide = jnp.sum(jax.scipy.stats.norm.logpdf(y, 0.0, WIDE))
         both = jnp.logaddexp(near, wide) - np.log(2.0)
         sites = jnp.arange(self.log_probs.shape[0])
@@ -48,7 +52,8 @@ class FittedReference(eqx.Module):
         """theta and y."""
         which, near, wide, theta = jax.random.split(key, 4)
         shape = self.mean.shape
-        one = self.mean + self.sd * jax.random.t(near, DEGREES, shape, self.mean.dtype)
+        normal, squares = jnp.split(jax.random.normal(near, (1 + DEGREES, *shape), self.mean.dtype), [1])
+        one = self.mean + self.sd * normal[0] / jnp.sqrt(jnp.mean(squares**2, axis=0))  # gammas compile for seconds
         two = WIDE * jax.random.normal(wide, shape, self.mean.dtype)
         y = jnp.where(jax.random.bernoulli(which), one, two)
         return jax.random.categorical(theta, self.log_probs, axis=-1).astype(jnp.int32), y
@@ -59,19 +64,32 @@ class FittedReference(eqx.Module):
 
 
 class UserReference(eqx.Module):
-    """The user's reference, in unconstrained coordinates."""
+    """The user's reference, in unconstrained coordinates.
 
-    target: Target
+    Attributes:
+        prior: The reference as a target.
+        draw_fn: Draws a configuration in the user's values.
+        summation: Sums its density over theta, where ladders run on the reals alone.
+    """
+
+    prior: Target
+    draw_fn: Callable = eqx.field(static=True)
+    summation: Summation | None = eqx.field(static=True)
+
+    def __init__(self, target: Target, summation: Summation | None = None):
+        assert target.reference is not None
+        self.prior, self.draw_fn, self.summation = of_reference(target), target.reference.draw, summation
 
     def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
-        """The log-density with respect to counting x Lebesgue measure of y."""
-        at = self.target.tempered(0.0)
-        return at.log_density(theta, y)
+        """The log-density with respect to counting x Lebesgue measure of y; of y alone where theta is summed out."""
+        if self.summation is None:
+            return self.prior.log_density(theta, y)
+        value = self.summation(y) + self.prior.space.log_jacobian(y)
+        return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
     def draw(self, key: Array) -> tuple[Array, Array]:
         """theta and y."""
-        assert self.target.reference is not None
-        values, space = self.target.reference.draw(key), self.target.space
+        values, space = self.draw_fn(key), self.prior.space
         named = {"theta": values} if space.is_plain else values
         dtype = jnp.result_type(float)
         codes = [
@@ -82,7 +100,7 @@ class UserReference(eqx.Module):
 
     def site_logits(self, theta: Int[Array, " dim"], y: Array, i: Array) -> Float[Array, " value"]:
         """The conditional of one site."""
-        return self.target.tempered(0.0).given(y).site_logits(theta, i)
+        return self.prior.given(y).site_logits(theta, i)
 
 
 def fitted_reference(target: Target, theta: np.ndarray, y: np.ndarray, *, is_collapsed: bool) -> FittedReference:
