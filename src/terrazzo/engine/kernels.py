@@ -231,12 +231,14 @@ def _drawn(
         chain_keys = _chain_keys(key, ids)
         zeros = jnp.zeros(ids.shape, jnp.result_type(float))
 
+        frozen = build(spec, problem, parameters) if tuning is None else None
+
         def step(number, states, tuning_state):
-            now = parameters
-            if tuning is not None:
-                now = select(is_tuning, tuning.parameters(tuning_state), parameters)
+            sampler = frozen
+            if sampler is None:
+                sampler = build(spec, problem, select(is_tuning, tuning.parameters(tuning_state), parameters))
             keys = jax.vmap(lambda k: jax.random.fold_in(k, number))(chain_keys)
-            return jax.vmap(build(spec, problem, now).step)(keys, states)
+            return jax.vmap(sampler.step)(keys, states)
 
         if tuning is not None:
             step = jax.jit(step)  # traced once, for its shapes and for the loop
