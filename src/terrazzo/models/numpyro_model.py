@@ -173,8 +173,8 @@ def _log_prob(site: Mapping[str, Any], *, is_checked: bool) -> Any:
     sites. The density is taken at a value inside, so that its gradient is finite all the same.
     """
     fn, value = _guarded(site["fn"]), site["value"]
-    if isinstance(value, int | float):
-        value = jnp.asarray(value)  # an array is data; a number would be part of the computation
+    if isinstance(value, int | float):  # an array is data; a number would be part of the computation
+        value = jnp.asarray(value) if is_checked else np.asarray(value)  # a traced support takes JAX's arrays alone
     if not is_checked:
         log_prob = fn.log_prob(value)
     else:
