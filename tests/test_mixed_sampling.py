@@ -149,6 +149,8 @@ def test_only_ladders_that_the_chains_did_not_make_can_confirm():
     alone = checks(tz.Target(two_modes, TWO_MODES))[REFERENCE]
     assert not alone.passed
     assert alone.grade == "unchecked"
+    elsewhere = exploration_checks(with_prior, some._replace(theta=np.ones_like(theta)), np.zeros_like(theta), reals)
+    assert not {c.name: c.passed for c in elsewhere}["difference from the exploration (standard errors)"]  # constants
     start = spread_starts(with_prior, jax.random.key(0), 64)
     assert np.abs(np.asarray(start.reals)).max() > 10  # the prior's own draws, not within -2..2
 

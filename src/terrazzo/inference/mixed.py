@@ -285,8 +285,7 @@ def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, re
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(np.nan_to_num(ours.mcse) ** 2 + np.nan_to_num(theirs.mcse) ** 2)
         z = np.abs(ours.mean - theirs.mean) / error
-    z = z[np.isfinite(z)]
-    worst = float(z.max(initial=0.0))
+    worst = float(z[~np.isnan(z)].max(initial=0.0))  # 0 / 0 is the same constant in both; two constants are inf apart
     moving = theirs.ess_bulk[np.isfinite(theirs.ess_bulk)]
     least = float(moving.min(initial=np.inf)) if len(moving) else 0.0
     agreed = "the draws differ from those of tempered ladders: run longer, or sampler='tempered'"
