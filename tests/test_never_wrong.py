@@ -33,6 +33,7 @@ from terrazzo.auto.reach import _distinct, cut_off
 from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.engine import kernels
 from terrazzo.errors import OptionError, StartError
+from terrazzo.results.draws import Codes
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.parts.ascent import best_change, offsets_of, stir
 from terrazzo.samplers.parts.reading import read_running, with_conditionals
@@ -559,7 +560,7 @@ def test_ctrl_c_at_twenty_moments(tmp_path):
 PEAK_RUN = """
 import resource, sys, jax.numpy as jnp, terrazzo as tz
 draws = int(sys.argv[1])
-result = sample_with(lambda t: 0.3 * jnp.sum(t), tz.binary(1000), seed=0, sampler="metropolis", chains=8, draws=draws,
+result = tz.sample(lambda t: 0.3 * jnp.sum(t), tz.binary(1000), seed=0, sampler="metropolis", chains=8, draws=draws,
                    progress="off")
 print(result.codes.nbytes, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
@@ -575,6 +576,18 @@ def test_a_run_takes_at_most_one_and_a_half_times_its_draws():
         sizes.append(size)
         peaks.append(peak)
     assert (peaks[1] - peaks[0]) / (sizes[1] - sizes[0]) < 1.5
+
+
+def test_a_run_does_not_read_its_draws_as_int64(monkeypatch):
+    """Kept small, they are handed out eight times as large: sampling, extending and changing a result must not ask."""
+
+    def widened(self, result, owner=None):
+        raise AssertionError("theta was read")
+
+    monkeypatch.setattr(Codes, "__get__", widened)
+    options = dict(seed=0, sampler="gibbs", draws=20, warmup=5, progress="off")
+    result = tz.sample(lambda t: 0.3 * t.astype(float).sum(), tz.binary(30), **options)
+    assert result.extend(draws=10).changed(provenance={}).num_draws == 30
 
 
 # ---- the table

@@ -99,7 +99,7 @@ def _run(request: RunRequest, out: Path | None, progress: str, is_json: bool) ->
     except KeyboardInterrupt:
         echo(f"interrupted before the first draw{_how_to_go_on(out)}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    result = replace(result, provenance={**result.provenance, "command": request.command(out)})
+    result = result.changed(provenance={**result.provenance, "command": request.command(out)})
     if out is not None:
         result.save(out / RESULT)
     if is_json:

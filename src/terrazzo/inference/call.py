@@ -149,7 +149,7 @@ def sample(
         target = as_target(log_prob, space)
         call = replace(call, model=target.model)
         result = _in_precision(call, target.without_model(), precision)
-        return result if target.model is None else replace(result, model=target.model)
+        return result if target.model is None else result.changed(model=target.model)
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     if memory.setup is None and memory.leaves is not None:  # a transport that cannot be stored: nothing to go on from
         return result
     is_double = bool(jax.config.read("jax_enable_x64"))
-    return replace(result, continuation=Continuation(run_with, settings, memory, is_double))
+    return result.changed(continuation=Continuation(run_with, settings, memory, is_double))
 
 
 def _may_enumerate(request: Request) -> bool:

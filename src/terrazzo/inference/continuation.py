@@ -37,7 +37,7 @@ class Continuation:
         memory = Memory(self.memory.setup, _rows(result), self.memory.leaves)
         with jax.enable_x64(self.is_double), interruption, progress:
             longer = self.run_with(memory, settings, (progress, Budget(), interruption))
-        return replace(longer, continuation=replace(self, settings=settings, memory=memory), model=result.model)
+        return longer.changed(continuation=replace(self, settings=settings, memory=memory), model=result.model)
 
 
 def _rows(result: Result) -> dict[str, np.ndarray]:

@@ -6,7 +6,6 @@ Each then draws its own chains. In the end they meet in the folder of the checkp
 the first process, which makes the result and sends it back.
 """
 
-import dataclasses
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -126,7 +125,7 @@ def hand_out(team: Team, store: Checkpoint | Memory, result: Result | None, chec
 
 def _bytes_of(result: Result) -> bytes:
     with tempfile.TemporaryDirectory(prefix="terrazzo-") as folder:
-        return dataclasses.replace(result, continuation=None).save(Path(folder) / "result").read_bytes()
+        return result.changed(continuation=None).save(Path(folder) / "result").read_bytes()
 
 
 def _result_of(data: bytes) -> Result:

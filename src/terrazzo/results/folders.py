@@ -4,7 +4,6 @@
 without it the run has not ended, and what is there is its draws so far.
 """
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ def save_record(result: Result, path: Path) -> Path:
     if replicas is not None:
         replicas = Replicas(replicas.inverse_temperatures, np.zeros((result.num_chains, 0, replicas.log_prob.shape[2])))
     empty = np.zeros((result.num_chains, 0, result.codes.shape[2]), result.space.dtype)
-    record = dataclasses.replace(
-        result, theta=empty, reals=_no_reals(result.space, result.num_chains), sample_stats={}, latent=None,
+    record = result.changed(
+        theta=empty, reals=_no_reals(result.space, result.num_chains), sample_stats={}, latent=None,
         replicas=replicas, continuation=None, provenance={**result.provenance, "kept": result.num_draws},
     )  # fmt: skip
     return record.save(path)
@@ -57,7 +56,7 @@ def open_folder(folder: Any) -> Result:
     names = set(arrays) - {"theta", "latent", "reals", *figures}
     is_kept = record.space.num_dims and not arrays["theta"].shape[2]
     if is_kept and not record.kept:  # the run has not ended: what it keeps is in its rows
-        record = dataclasses.replace(record, provenance={**record.provenance, "keep": sorted(names)})
+        record = record.changed(provenance={**record.provenance, "keep": sorted(names)})
     if arrays["theta"].shape[2] not in ((record.space.num_dims, 0) if record.kept else (record.space.num_dims,)):
         raise FileFormatError(str(folder), "holds draws of another space", "leave the folder as it was written")
     if sum(array.nbytes for array in arrays.values()) <= IN_MEMORY:
@@ -66,9 +65,7 @@ def open_folder(folder: Any) -> Result:
     reals, replicas = arrays.pop("reals", None), record.replicas
     if replicas is not None and tempered is not None:
         replicas = Replicas(replicas.inverse_temperatures, tempered)
-    return dataclasses.replace(
-        record, theta=theta, reals=reals, sample_stats=arrays, latent=latent, replicas=replicas
-    )  # fmt: skip
+    return record.changed(theta=theta, reals=reals, sample_stats=arrays, latent=latent, replicas=replicas)
 
 
 def _no_reals(space: Space, num_chains: int) -> np.ndarray | None:

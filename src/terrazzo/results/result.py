@@ -109,6 +109,13 @@ class Result:
         set_(self, "provenance", jsonable(self.provenance))
         set_(self, "extra_checks", tuple(self.extra_checks))
 
+    def changed(self, **fields: Any) -> "Result":
+        """The same result with other fields. The draws stay as they are kept, small or on disk.
+
+        (`dataclasses.replace` would read `theta`, and so all draws as int64.)
+        """
+        return dataclasses.replace(self, **{"theta": self.codes, **fields})
+
     # ---- the draws
 
     @cached_property
