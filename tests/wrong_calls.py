@@ -210,7 +210,7 @@ ROWS = {
         chains=[0, "4"],
         num_moves=[0, 1.5],
         target_ess=[0, 1, -1, NAN, "half"],
-        kernel=["gibs", None],
+        kernel=["gibs", 3],
     ),
     **_table(
         fit,
