@@ -49,6 +49,10 @@ KILLED = """
         real(self, *args, **kwargs)
         calls.append(1)
         if rank == 1 and len(calls) == 3 and len(sys.argv) > 2:
+            for _ in range(600):  # until the first process has three chunks, too
+                if len(list(self.folder.glob("draws-*"))) >= 6:
+                    break
+                time.sleep(0.1)
             os.kill(os.getpid(), 9)
         time.sleep(0.2)  # the first process is not done before the other one dies
 
