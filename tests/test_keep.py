@@ -76,3 +76,12 @@ def test_a_wrong_function_is_an_error_before_anything_runs(given, words):
 def test_samplers_that_explore_keep_configurations():
     with pytest.raises(OptionError, match="exploration=False"):
         tz.sample(log_prob, tz.binary(16), sampler=tz.samplers.hybrid(keep=keep), **OPTIONS)
+
+
+def test_kept_values_that_stay_on_disk(tmp_path, monkeypatch):
+    """There are no configurations to look at then, in memory or on disk."""
+    monkeypatch.setattr("terrazzo.inference.drawing.STORED_BYTES", 0)
+    sampler = tz.samplers.gibbs(keep=lambda theta: {"up": theta.astype(float).mean()})
+    options = dict(seed=0, draws=12, warmup=5, progress="off", sampler=sampler, checkpoint=tmp_path / "run")
+    result = tz.sample(lambda t: 0.3 * t.astype(float).sum(), tz.binary(5), **options)
+    assert np.asarray(result["up"]).shape == (8, 12)

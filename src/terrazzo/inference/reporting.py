@@ -248,7 +248,7 @@ def _looked_at(theta: Any, array: Any) -> np.ndarray:
     """An array of draws; of what lies on disk, as many evenly spaced ones as checks can hold in memory."""
     if isinstance(theta, np.ndarray):
         return array
-    return thinned(array, max(LEAST_LOOKED * theta.shape[0], LOOKED_BYTES // (theta.shape[2] * theta.itemsize)))
+    return thinned(array, max(LEAST_LOOKED * theta.shape[0], LOOKED_BYTES // max(1, theta.shape[2] * theta.itemsize)))
 
 
 def _ladders(chains: Chains, log_prob: Any) -> Replicas:
