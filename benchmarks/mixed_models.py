@@ -196,9 +196,10 @@ PYMC = {name.removeprefix("_pymc_"): made for name, made in list(globals().items
 
 def figures(draws, truth, seconds):
     """Of all coordinates: the least ESS, the largest R-hat, the largest error of a mean."""
-    import arviz as az
     import numpy as np
+    from arviz_stats.base import array_stats
 
+    axes = {"chain_axis": 0, "draw_axis": 1}
     ess, r_hat, errors = [], [], []
     for name, values in draws.items():
         flat = np.asarray(values, float)
@@ -208,11 +209,12 @@ def figures(draws, truth, seconds):
             x = flat[:, :, i]
             if (x == x[0, 0]).all():
                 continue
-            own = float(az.ess(x, method="bulk"))
+            own = float(array_stats.ess(x, method="bulk", **axes))
             ess.append(own)
-            r_hat.append(float(az.rhat(x)))
+            r_hat.append(float(array_stats.rhat(x, **axes)))
             if known is not None:
-                errors.append(abs(x.mean() - known[i]) / (x.std() / max(float(az.ess(x, method="mean")), 1.0) ** 0.5))
+                for_mean = max(float(array_stats.ess(x, method="mean", **axes)), 1.0)
+                errors.append(abs(x.mean() - known[i]) / (x.std() / for_mean**0.5))
     return {
         "per_minute": 60 * min(ess) / seconds, "ess": min(ess), "seconds": seconds, "r_hat": max(r_hat),
         "error": max(errors),
@@ -221,7 +223,7 @@ def figures(draws, truth, seconds):
 
 def one(model, method):
     """Runs one method on one model, and prints the figures as JSON."""
-    import arviz  # noqa: F401
+    import arviz_stats  # noqa: F401
     import jax  # noqa: F401
     import numpyro
 
