@@ -25,7 +25,7 @@ from fooling_table import is_wrong
 from fooling_targets import cases, narrow_binary
 from terrazzo.auto import Budget, agreement, census, evidence, exploration, planning
 from terrazzo.auto.evidence import settle_evidence
-from terrazzo.auto.hunt import OtherStarts, hunt, modes_apart, weigh_mode
+from terrazzo.auto.hunt import OtherStarts, features, hunt, modes_apart, weigh_mode
 from terrazzo.auto.mixing import cautious_ess, least_ess
 from terrazzo.auto.plan import Plan
 from terrazzo.auto.policy import CPU
@@ -38,6 +38,7 @@ from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.parts.ascent import best_change, offsets_of, stir
 from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets import precision
+from terrazzo.verdict.coverage import moments_of
 
 ALPHA = 1e-6
 QUICK = {"asia", "lost mode of 10%"}
@@ -152,7 +153,7 @@ def test_a_chain_that_never_moved_is_weighed_by_what_is_around_it():
     frozen = np.full((1, 100, 4), 45)
     others = OtherStarts(frozen[:, 0], frozen, log_prob(frozen))
     known = LogZ(4 * np.log(np.sqrt(2 * np.pi)) + np.log(2), 0.01, 1.0, np.nan)
-    (mode,) = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), known, CPU)
+    (mode,) = modes_apart(jax.random.key(0), target, others, moments_of(features(draws, log_prob(draws))), known, CPU)
     assert 0.3 < mode.share < 0.45  # a third: its part of Z, over that and Z
     assert not mode.is_negligible
 
@@ -192,13 +193,14 @@ def test_chains_that_stay_are_told_from_chains_that_came_back_and_are_weighed():
     both = np.concatenate([stuck, rng.integers(0, 2, (1, 200, 20))])
     log_prob = lambda theta: np.asarray(jax.vmap(jax.vmap(target.log_prob))(jnp.asarray(theta, jnp.int32)))
     others = OtherStarts(both[:, 0], both, log_prob(both))
-    modes = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(0.0, 0.01, 1.0, np.nan), CPU)
+    moments = moments_of(features(draws, log_prob(draws)))
+    modes = modes_apart(jax.random.key(0), target, others, moments, LogZ(0.0, 0.01, 1.0, np.nan), CPU)
     assert [mode.chain for mode in modes] == [0]
     assert abs(modes[0].share - 0.5) < 0.05
     assert not modes[0].is_negligible
-    tiny = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), LogZ(20.0, 0.01, 1.0, np.nan), CPU)
+    tiny = modes_apart(jax.random.key(0), target, others, moments, LogZ(20.0, 0.01, 1.0, np.nan), CPU)
     assert tiny[0].is_negligible
-    unknown = modes_apart(jax.random.key(0), target, others, draws, log_prob(draws), None, CPU)
+    unknown = modes_apart(jax.random.key(0), target, others, moments, None, CPU)
     assert np.isnan(unknown[0].share)
     assert not unknown[0].is_negligible
 

@@ -29,7 +29,16 @@ from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
 from terrazzo.transports import posterior_log_weights
 from terrazzo.verdict.checks import NOT_TRUSTED, NOTE, POINT_MASS, UNCHECKED, Check
-from terrazzo.verdict.coverage import disagreement, evidence_gap, is_beyond, share_beyond, start_r_hat
+from terrazzo.verdict.coverage import (
+    Moments,
+    compare,
+    disagreement,
+    evidence_gap,
+    is_beyond,
+    moments_of,
+    share_beyond,
+    start_r_hat,
+)
 
 FEWEST = 4  # draws a chain, without which nothing has an error
 LOST = "a mode may be lost: train the transport longer or on more draws, or use parallel_tempering"
@@ -45,6 +54,7 @@ class Comparison(NamedTuple):
         plan: What warm-up left.
         theta: The final draws (thinned), (chain, draw, dim).
         log_prob: Their log pi.
+        moments: Of both, by `features`.
         log_weights: Their weights by the transport, of a part of them; None without one.
         policy: The numbers that decide.
     """
@@ -54,6 +64,7 @@ class Comparison(NamedTuple):
     plan: Plan
     theta: np.ndarray
     log_prob: np.ndarray
+    moments: Moments
     log_weights: np.ndarray | None
     policy: Policy
 
@@ -74,7 +85,11 @@ def comparison(
     if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= FEWEST:
         part = thinned(theta, policy.most_weighed)
         weights = np.asarray(posterior_log_weights(jax.random.fold_in(key, 1), plan.transport, target, part), float)
-    return Comparison(key, target, plan, theta, log_prob, weights, policy)
+    moments = moments_of(features(theta, log_prob))
+    return Comparison(
+        key=key, target=target, plan=plan, theta=theta, log_prob=log_prob, moments=moments, log_weights=weights,
+        policy=policy,
+    )  # fmt: skip
 
 
 def all_checks(c: Comparison, *, is_stopped: Callable[[], bool] = lambda: False) -> tuple[Check, ...]:
@@ -127,8 +142,8 @@ def draws_check(c: Comparison) -> Iterator[Check]:
         advice = "all chains sit in one configuration, but tempering does not: explore longer"
         yield Check(POINT_MASS, share, least, share >= least, advice, is_independent=True)
         return
-    tempered = compared(explored.theta, explored.log_prob, c.policy)
-    out = disagreement(features(*tempered), features(c.theta, c.log_prob))
+    tempered = moments_of(features(*compared(explored.theta, explored.log_prob, c.policy)))
+    out = compare(tempered, c.moments)
     grade, advice = NOT_TRUSTED, "the chains and the tempered exploration disagree: run longer, or explore longer"
     if c.plan.has_modes:
         grade, advice = UNCHECKED, "tempering missed a mode that was hunted and learned: it cannot confirm draws"
@@ -145,7 +160,7 @@ def others_check(c: Comparison) -> Iterator[Check]:
     if others is None:
         return
     evidence = None if c.plan.explored is None else c.plan.explored.evidence
-    modes = modes_apart(c.key, c.target, others, c.theta, c.log_prob, evidence, c.policy)
+    modes = modes_apart(c.key, c.target, others, c.moments, evidence, c.policy)
     missed = [mode for mode in modes if not mode.is_negligible]
     worst = max(missed, key=lambda mode: mode.log_prob, default=None)
     advice = "" if worst is None else _advice(worst, is_learned=c.plan.transport is not None)

@@ -28,7 +28,7 @@ from terrazzo.engine.loop import Chains, draws, joined
 from terrazzo.runtime import devices
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.kernels.tempering import TemperingState
-from terrazzo.samplers.parts.ladder_evidence import ladder_evidence
+from terrazzo.samplers.parts.ladder_evidence import ladder_evidence, stepping_stones
 from terrazzo.samplers.parts.ladders import LEAST_REJECTION, default_ladder
 from terrazzo.targets.probing import non_finite_error
 from terrazzo.targets.target import Target
@@ -260,6 +260,7 @@ def _explored(
     policy = context.policy
     blocks: list[dict[str, np.ndarray]] = []
     thins: list[int] = []
+    enough = np.inf  # rounds, once the ladders agree
     while True:
         thins.append(2 ** (max(0, len(blocks) - policy.even_blocks + 2) // 2))
         count = min(policy.block, -(-(most - sum(thins[:-1]) * policy.block) // thins[-1]))
@@ -276,11 +277,21 @@ def _explored(
             whole = {name: values[:, skipped:] for name, values in whole.items()}
         r_hat, least = worst_agreement(whole["theta"], whole["log_prob"], policy)
         context.progress.update(ladders.num_rounds, worst_r_hat=r_hat)
-        is_good = r_hat < policy.good_r_hat and least > policy.good_ess
+        if r_hat < policy.good_r_hat and least > policy.good_ess:
+            enough = min(enough, policy.log_z_patience * sum(thins))
+        is_precise = enough < np.inf and _log_z_error(ladders, whole["replica_log_probs"]) <= policy.log_z_error
+        is_good = is_precise or sum(thins) >= enough
         if is_good or ladders.is_over(context, "exploration") or sum(thins) * policy.block >= most:
             break
     kept_rounds = sum(t * b["log_prob"].shape[1] for t, b in zip(thins[-len(kept) :], kept, strict=True))
     return ladders, whole, min(kept_rounds, max(thins) * whole["log_prob"].shape[1]), r_hat
+
+
+def _log_z_error(ladders: _Ladders, log_probs: np.ndarray) -> float:
+    """The standard error of log Z by draws of all replicas; 0 where ladders do not give it."""
+    if ladders.betas[0] != 0 or ladders.chains.problem.target.soft_level is not None:
+        return 0.0
+    return stepping_stones(log_probs, ladders.betas, 0.0).standard_error
 
 
 def _rounds(

@@ -34,7 +34,7 @@ from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.parts import parts_of
 from terrazzo.targets.precision import in_float64
 from terrazzo.targets.target import Target
-from terrazzo.verdict.coverage import Disagreement, compare, moments_of
+from terrazzo.verdict.coverage import Disagreement, Moments, compare, moments_of
 
 
 class Optima(NamedTuple):
@@ -244,13 +244,11 @@ def modes_apart(
     key: Array,
     target: Target,
     others: OtherStarts,
-    theta: np.ndarray,
-    log_prob: np.ndarray,
+    reference: Moments,
     log_z: LogZ | None,
     policy: Policy,
 ) -> list[Mode]:
-    """Chains that did not come back into the law of the draws (chain, draw, dim), each weighed."""
-    reference = moments_of(features(theta, log_prob))
+    """Chains that did not come back into the law of the draws, of whose `features` these are moments; each weighed."""
 
     def compared_with(c: int) -> Disagreement:
         own = features(others.theta[c : c + 1], others.log_prob[c : c + 1])

@@ -17,17 +17,17 @@ def least_ess(theta: np.ndarray, log_prob: np.ndarray, policy: Policy, *, is_cen
         policy: Which share of the coordinates is left out.
         is_centred: Whether each chain's own mean is taken off first: how fast chains move where they are.
     """
-    series = _watched(theta, log_prob, policy)
-    if np.ptp(series[..., :-1], axis=(0, 1)).max() == 0:
+    codes, values = _watched(theta, log_prob, policy)
+    if not codes.shape[-1]:
         return float(log_prob.size)
     if is_centred:
-        series = series - series.mean(axis=1, keepdims=True)
-    moving = np.ptp(series, axis=(0, 1)) > 0
-    if not moving.any():
+        codes, values = (x - x.mean(axis=1, keepdims=True) for x in (codes, values))
+        codes, values = (x[..., np.ptp(x, axis=(0, 1)) > 0] for x in (codes, values))
+    found, own = np.asarray(ess(codes)), np.asarray(ess(values))
+    if not found.size and not own.size:
         return 0.0
-    values = np.asarray(ess(series[..., moving]))
-    own = values[-1] if moving[-1] else np.inf
-    return float(min(np.nanquantile(values, policy.low_quantile, method="lower"), own))
+    least = np.nanquantile(np.concatenate([found, own]), policy.low_quantile, method="lower")
+    return float(min([least, *own]))
 
 
 def cautious_ess(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> float:
@@ -54,8 +54,7 @@ def relaxation(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> float
         log_prob: Their log pi, (chain, draw).
         policy: What counts as stuck.
     """
-    series = _watched(theta, log_prob, policy)
-    series = series[..., np.ptp(series, axis=(0, 1)) > 0]
+    series = np.concatenate(_watched(theta, log_prob, policy), axis=-1)
     series = (series - series.mean(axis=(0, 1))) / series.std(axis=(0, 1))
     size = series.shape[1] // 4
     means = np.stack([series[:, a * size : (a + 1) * size].mean(axis=1) for a in range(4)])
@@ -75,14 +74,19 @@ def _share_left(views: list[np.ndarray]) -> float:
 
 def worst_agreement(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> tuple[float, float]:
     """The worst R-hat and the least ESS of log pi and of the watched coordinates that moved."""
-    series = _watched(theta, log_prob, policy)
-    series = series[..., np.ptp(series, axis=(0, 1)) > 0]
-    if not series.shape[-1]:
+    parts = [x for x in _watched(theta, log_prob, policy) if x.shape[-1]]
+    if not parts:
         return 1.0, float(log_prob.size)
-    return float(np.nanmax(rhat(series))), float(np.nanmin(ess(series)))
+    r_hat, least = (np.concatenate([f(x) for x in parts]) for f in (rhat, ess))
+    return float(np.nanmax(r_hat)), float(np.nanmin(least))
 
 
-def _watched(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> np.ndarray:
-    """Some of the coordinates, evenly spaced (all of them if they are few), and log pi, (chain, draw, feature)."""
+def _watched(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> tuple[np.ndarray, np.ndarray]:
+    """Some of the coordinates, evenly spaced (all of them if they are few), and log pi, each (chain, draw, feature).
+
+    Those that never changed are left out. Coordinates stay integers, whose ranks are found by counting.
+    """
     some = np.linspace(0, theta.shape[-1] - 1, min(theta.shape[-1], policy.most_watched)).astype(int)
-    return np.concatenate([theta[..., some].astype(float), log_prob[..., None].astype(float)], axis=-1)
+    codes, values = theta[..., some], log_prob[..., None].astype(float)
+    codes, values = (x[..., np.ptp(x, axis=(0, 1)) > 0] for x in (codes, values))
+    return codes, values

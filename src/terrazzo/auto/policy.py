@@ -71,7 +71,8 @@ class Policy:
     """coordinates of all replicas: that fill the device; up to it more ladders take no longer. 128 ladders of 19 x 216
     spins made as many rounds a second as 16 on an H200 [benchmarks/structured_defaults.py glass]"""
     first_rungs: int = 12
-    """temperatures: before the barrier is known [benchmarks/default_sampler.py torus_critical]"""
+    """temperatures: before the barrier is known; more on an accelerator, where they cost less than compiling a longer
+    ladder (2.5 s on an H200) [benchmarks/default_sampler.py torus_critical, benchmarks/structured_defaults.py]"""
     most_rungs: int = 96
     """temperatures: of any ladder [benchmarks/default_sampler.py ising_mnist]"""
     rung_slack: float = 1.3
@@ -94,6 +95,11 @@ class Policy:
     """R-hat: of ladders, or of starts, that agree [test_warmup: lost modes]"""
     good_ess: float = 400.0
     """effective draws: with which exploration may end (Vehtari et al. 2021) [test_warmup: lost modes]"""
+    log_z_error: float = 0.1
+    """nats: the standard error of log Z to which ladders that agree go on; Bayes factors are read in whole nats
+    [benchmarks/structured_defaults.py ising]"""
+    log_z_patience: float = 4.0
+    """ratio: for so many times the rounds that agreement took, at most, which halves the error [the same]"""
     least_rounds: int = 200
     """rounds: of an exploration that does not converge, at least [benchmarks/default_sampler.py]"""
     most_rounds: int = 2000
@@ -176,6 +182,9 @@ class Policy:
     brief_seconds: float = 20.0
     """seconds: draws that take no longer are made by loops compiled with less effort, which takes half of the time and
     makes steps up to a quarter slower [benchmarks/first_result.py]"""
+    compiles_while_timing: bool = False
+    """whether: programs are compiled while steps are timed; on a CPU both would take the same cores
+    [benchmarks/structured_defaults.py glass]"""
     rounds_a_step: int = 1
     """rounds: of the hybrid in one step; on an accelerator proposals of several are drawn side by side
     [benchmarks/default_sampler.py iris]"""
@@ -325,8 +334,8 @@ class Policy:
 CPU = Policy()
 ACCELERATOR = dataclasses.replace(
     CPU, exploring_least_seconds=20.0, exploring_least_share=0.08, ladders=32, wide_ladders=16, filling=2**19,
-    least_rounds=1000, most_rounds=12_000, training_work=768_000, least_steps=3000, most_steps=12_000, batch_size=4096,
-    patience=6, rounds_a_step=8, most_rounds_a_step=16,
+    first_rungs=24, least_rounds=1000, most_rounds=12_000, training_work=768_000, least_steps=3000, most_steps=12_000,
+    batch_size=4096, patience=6, compiles_while_timing=True, rounds_a_step=8, most_rounds_a_step=16,
 )  # fmt: skip
 
 

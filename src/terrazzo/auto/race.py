@@ -42,6 +42,7 @@ from terrazzo.auto.policy import Policy
 from terrazzo.engine import kernels
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.runtime import devices
+from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import REGISTRY
 from terrazzo.transports import AbstractTransport
 
@@ -144,6 +145,17 @@ def compile_ahead(trial: Trial, locals_: list[Local]) -> Iterator[None]:
         yield
 
 
+def _tempering_ahead(trial: Trial, table: Table) -> Iterator[None]:
+    """Compiles tempering of all chains, where it may be chosen and compiling leaves the timing of others alone."""
+    context = trial.context
+    for row in table.rows:
+        if row.agreement == MET and context.policy.compiles_while_timing:
+            problem = kernels.Problem(context.target, None, row.options)
+            chains = Chains(context.mesh, REGISTRY[row.sampler], problem, context.length, is_brief=True)
+            chains.draw(trial.key, _blank(trial, chains), 0, 0, 1)
+            yield
+
+
 def _blank(trial: Trial, chains: Chains) -> Any:
     """States of the right shapes, that no step may be taken from."""
     theta = jnp.asarray(trial.starts, jnp.int32)
@@ -162,10 +174,11 @@ def try_without(trial: Trial, locals_: list[Local], explored: Explored | None) -
     )  # fmt: skip
     if explored is not None:
         table = table.with_row(measured_tempering(explored, context.num_chains, policy))
-    for i, local in enumerate(locals_):
-        if i == 0 or (is_worth_another(table, policy) and not trial.is_spent):
-            tuned = _shortened(trial, _tuned(trial, local))
-            table = table.with_row(measure(trial, alone(tuned, tuned.moves)))
+    with compile_in_background(_tempering_ahead(trial, table)):
+        for i, local in enumerate(locals_):
+            if i == 0 or (is_worth_another(table, policy) and not trial.is_spent):
+                tuned = _shortened(trial, _tuned(trial, local))
+                table = table.with_row(measure(trial, alone(tuned, tuned.moves)))
     best = favourite(local_rows(table), policy)
     table = table._replace(passed_over=passed_over(table, best, policy))
     assert best.local is not None
@@ -253,7 +266,7 @@ def measure(trial: Trial, candidate: Candidate) -> Measured:
     seconds = _step_seconds(trial, chains, states)
     count = int(np.clip(trial.seconds / seconds, policy.fewest_records, policy.records))
     most = max(1, int(trial.seconds / (count * seconds)))
-    thin, first, factor = max(1, most // policy.records), 1, 1.0
+    thin, first, factor = -(-most // policy.records), 1, 1.0  # rounded up: the longest stretch comes third, not fourth
     while True:
         states, _ = _stretch(trial, chains, states, first, count // 4, thin, candidate.label)
         states, rows = _stretch(trial, chains, states, first + count // 4, count, thin, candidate.label)

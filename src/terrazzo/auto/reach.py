@@ -8,9 +8,14 @@ if it is possible, not much less probable than the draw, and every single change
 
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from terrazzo.auto.policy import Policy
+from terrazzo.runtime.compilation import jit
+from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
 
@@ -49,15 +54,7 @@ def cut_off(
     at, to, sites, values, here = (x[is_comparable] for x in (at, to, sites, values, here))
     if not len(to):
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
-    way, owner = [], []
-    for n in range(len(to)):  # the first steps towards it
-        for i in sites[n][sites[n] >= 0]:
-            step = rows[at[n]].copy()
-            step[i] = to[n, i]
-            way.append(step)
-            owner.append(n)
-    best = np.full(len(to), -np.inf)
-    np.maximum.at(best, np.array(owner), evaluate(target, np.stack(way)))
+    best = _best_first_step(target, rows, at, to, sites, here)
     is_cut = best == -np.inf if is_strict else best < np.minimum(here, values) - policy.blocked
     if not is_cut.any():
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
@@ -65,6 +62,34 @@ def cut_off(
     order = np.argsort(-values[is_cut], kind="stable")
     _, first = np.unique(to[is_cut][order], axis=0, return_index=True)
     return CutOff(to[is_cut][order][np.sort(first)], int(counts.min()))
+
+
+def _best_first_step(
+    target: Target, rows: np.ndarray, at: np.ndarray, to: np.ndarray, sites: np.ndarray, here: np.ndarray
+) -> np.ndarray:
+    """The largest log pi of the single changes that lead from a row towards each configuration.
+
+    By conditionals where they are known: on a lattice of 4,096 sites 16 evaluations take the place of 30,000.
+    """
+    is_site, values = sites >= 0, np.full(sites.shape, -np.inf)
+    number, place = np.nonzero(is_site)
+    site, row = sites[is_site], at[number]
+    known = with_conditionals(target, read_running(target))
+    if known.has_cheap_neighbours:
+        logits = np.asarray(_all_logits(known, jnp.asarray(rows)), float)
+        with np.errstate(invalid="ignore"):
+            change = logits[row, site, to[number, site]] - logits[row, site, rows[row, site]]
+        values[number, place] = here[number] + np.where(np.isnan(change), -np.inf, change)
+    else:
+        steps = rows[row]
+        steps[np.arange(len(steps)), site] = to[number, site]
+        values[number, place] = evaluate(target, steps)
+    return values.max(axis=1)
+
+
+@jit
+def _all_logits(target: Target, theta: Array) -> Array:
+    return jax.vmap(target.all_site_logits)(theta)
 
 
 def _changes(

@@ -9,13 +9,14 @@ from jaxtyping import Array
 
 from terrazzo.auto.context import Context
 from terrazzo.auto.decisions import Choice, choose_again
-from terrazzo.auto.hunt import OtherStarts, hunt, modes_apart, pick_starts, stirred
+from terrazzo.auto.hunt import OtherStarts, features, hunt, modes_apart, pick_starts, stirred
 from terrazzo.auto.mixing import least_ess
 from terrazzo.auto.plan import Plan, compared
 from terrazzo.auto.planning import Request, plan_with_modes
 from terrazzo.auto.policy import Policy
 from terrazzo.auto.reach import cut_off
 from terrazzo.engine.loop import draws, joined
+from terrazzo.verdict.coverage import moments_of
 
 
 class Keys(NamedTuple):
@@ -168,8 +169,8 @@ def new_modes(key: Array, context: Context, plan: Plan) -> np.ndarray:
     explored = plan.explored
     if plan.others is None or explored is None or explored.log_prob.shape[1] < 4:
         return np.zeros(0, int)
-    tempered = compared(explored.theta, explored.log_prob, context.policy)
-    found = modes_apart(key, context.target, plan.others, *tempered, explored.evidence, context.policy)
+    tempered = moments_of(features(*compared(explored.theta, explored.log_prob, context.policy)))
+    found = modes_apart(key, context.target, plan.others, tempered, explored.evidence, context.policy)
     return np.array([mode.chain for mode in found if not mode.is_negligible], int)
 
 

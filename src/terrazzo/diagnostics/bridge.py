@@ -63,6 +63,27 @@ def bennett(forward: np.ndarray, backward: np.ndarray, *, num_backward: float | 
     return float(brentq(gap, low - margin, high + margin, xtol=1e-12))
 
 
+def newton_steps(forward: np.ndarray, backward: np.ndarray, root: float) -> np.ndarray:
+    """What each chain alone would add to the root that `bennett` found for all of them, to first order.
+
+    With f_c(D) = sum sigmoid(l - D) - sum sigmoid(D - l) over the draws of a chain, that is f_c / -mean_c f_c'.
+
+    Args:
+        forward: Log-ratios at draws of the first, (chain, draw).
+        backward: The same at draws of the second.
+        root: The pooled root; NaN where it is not finite.
+
+    >>> newton_steps(np.array([[1.0, 1.0], [3.0, 3.0]]), np.array([[1.0, 1.0], [3.0, 3.0]]), 2.0).round(2).tolist()
+    [-1.18, 1.18]
+    """
+    if not np.isfinite(root):
+        return np.full(len(forward), np.nan)
+    first, second = expit(forward - root), expit(root - backward)
+    slope = (first * (1 - first)).sum(axis=1) + (second * (1 - second)).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (first.sum(axis=1) - second.sum(axis=1)) / slope.mean()
+
+
 def bridge_log_z(own_log_weights: Any, posterior_log_weights: Any, *, num_effective: float | None = None) -> LogZ:
     """Log Z by the optimal bridge between a transport q and the target pi.
 

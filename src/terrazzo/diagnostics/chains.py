@@ -135,6 +135,18 @@ def _split_ess_of_means(draws: np.ndarray) -> np.ndarray:
     return out
 
 
+def _r_hat_of_means(draws: np.ndarray) -> np.ndarray:
+    """Split R-hat of many coordinates, (chain, draw, d), without ranks; NaN for constants and below four draws."""
+    num_draws, half = draws.shape[1], draws.shape[1] // 2
+    if num_draws < MIN_DRAWS:
+        return np.full(draws.shape[2], np.nan)
+    halves = np.concatenate([draws[:, :half], draws[:, num_draws - half :]]) - draws.min()
+    means = halves.mean(axis=1)
+    within, between = (means * (1.0 - means)).mean(axis=0) * half / (half - 1), half * means.var(axis=0, ddof=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.sqrt((between / within + half - 1) / half)
+
+
 def _power(x: np.ndarray, length: int) -> np.ndarray:
     """The power spectrum of each series along the last axis, summed over the axis before it."""
     spectrum = rfft(x, n=length, axis=-1)
@@ -276,6 +288,11 @@ def _checked(draws: Any) -> np.ndarray:
     return array
 
 
+def _are_indicators(draws: np.ndarray) -> bool:
+    """Whether all coordinates have the same two values, of which ranks and folds are affine functions."""
+    return draws.dtype.kind in "iub" and draws.size > 0 and int(draws.max()) - int(draws.min()) <= 1
+
+
 def _over_coordinates(draws: Any, statistic: Callable[[_Series], Any]) -> np.ndarray:
     """Applies a statistic of one coordinate to all; shape (*shape, ...)."""
     array = _checked(draws)
@@ -314,11 +331,11 @@ def ess(draws: Any, *, method: str = "bulk") -> Any:
     """
     if method not in METHODS:
         raise OptionError("method", f"unknown: {method!r}", f"choose one of {', '.join(METHODS)}")
-    if method == "mean":
-        array = _checked(draws)
+    array = _checked(draws)
+    if method == "mean" or (method == "bulk" and _are_indicators(array)):
         with np.errstate(invalid="ignore", divide="ignore"):
             return _split_ess_of_means(array.reshape(*array.shape[:2], -1)).reshape(array.shape[2:])[()]
-    return _over_coordinates(draws, {"bulk": _ess_bulk, "tail": _ess_tail}[method])[()]
+    return _over_coordinates(array, {"bulk": _ess_bulk, "tail": _ess_tail}[method])[()]
 
 
 def rhat(draws: Any) -> Any:
@@ -335,7 +352,10 @@ def rhat(draws: Any) -> Any:
 
     Reference: Vehtari, Gelman, Simpson, Carpenter, Buerkner (2021), Bayesian Analysis 16(2).
     """
-    return _over_coordinates(draws, _r_hat)[()]
+    array = _checked(draws)
+    if _are_indicators(array):
+        return _r_hat_of_means(array.reshape(*array.shape[:2], -1)).reshape(array.shape[2:])[()]
+    return _over_coordinates(array, _r_hat)[()]
 
 
 def mcse(draws: Any) -> Any:

@@ -29,7 +29,7 @@ from terrazzo.inference.settings import Settings
 from terrazzo.inference.sharing import READY, check_size
 from terrazzo.results.result import Result
 from terrazzo.runtime import devices
-from terrazzo.runtime.compilation import enable_compilation_cache, jit
+from terrazzo.runtime.compilation import enable_compilation_cache, jit, loose_operations_on_host
 from terrazzo.runtime.interruption import Interruption
 from terrazzo.runtime.processes import Team, join_team, telling_errors
 from terrazzo.runtime.progress import Progress
@@ -142,7 +142,7 @@ def sample(
         interruption=interruption, team=team, model=None,
     )  # fmt: skip
     in_precision = jax.enable_x64(precision == "float64") if precision != "auto" else contextlib.nullcontext()
-    with in_precision, interruption, reporter:
+    with in_precision, interruption, reporter, loose_operations_on_host(devices.chosen_devices()[0]):
         reporter.phase("probing")
         if budget.is_short:
             reporter.update(0, note="compiling takes some seconds, which max_seconds cannot bound")
@@ -235,7 +235,8 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
     def run_with(store: Any, settings: Settings, tools: tuple) -> Result:
         progress, budget, interruption = tools
         run = Run(settings, spec, target, mesh, progress, store, budget, interruption, call.team)
-        return run.execute(transport, options, starts, plan)
+        with loose_operations_on_host(mesh.devices.flat[0]):
+            return run.execute(transport, options, starts, plan)
 
     if call.checkpoint is not None:
         fingerprint, rank = _fingerprint(call, target, starts), call.team.rank

@@ -10,7 +10,8 @@ from terrazzo.errors import OptionError, UnsupportedError, arguments
 from terrazzo.inference.call import encoded_starts
 from terrazzo.inference.search import Search
 from terrazzo.results.maximum import Maximum
-from terrazzo.runtime.compilation import enable_compilation_cache
+from terrazzo.runtime.compilation import enable_compilation_cache, loose_operations_on_host
+from terrazzo.runtime.devices import chosen_devices
 from terrazzo.runtime.progress import Progress
 from terrazzo.spaces import MAX_ENUMERATED
 from terrazzo.targets.target import Target, as_target
@@ -88,7 +89,7 @@ def maximize(
         arguments.choice("precision", precision, ("float32", "float64"))
     enable_compilation_cache()
     in_precision = contextlib.nullcontext() if precision is None else jax.enable_x64(precision == "float64")
-    with in_precision, Progress(progress) as reporter:
+    with in_precision, loose_operations_on_host(chosen_devices()[0]), Progress(progress) as reporter:
         reporter.phase("probing")
         target = as_target(log_prob, space)
         if target.space.num_reals:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import jax
 
+from terrazzo.runtime.compilation import host_and_device, loose_on
+
 
 def num_cores() -> int:
     """Cores that this process may use."""
@@ -29,10 +31,11 @@ def compile_in_background(work: Iterator[None]) -> Iterator[None]:
     if num_cores() < 2:
         yield
         return
-    is_over, is_double = threading.Event(), jax.config.read("jax_enable_x64")
+    is_over, is_double, places = threading.Event(), jax.config.read("jax_enable_x64"), host_and_device()
 
     def run() -> None:
-        with contextlib.suppress(Exception), jax.enable_x64(is_double):  # the precision belongs to a thread
+        # the precision, and where operations run, belong to a thread
+        with contextlib.suppress(Exception), jax.enable_x64(is_double), loose_on(*places):
             for _ in work:
                 if is_over.is_set():
                     return

@@ -4,12 +4,14 @@ Compiled code belongs to a group: the target that it was compiled for, apart fro
 kept, and what was compiled for the others is freed, so that a process may sample any number of targets.
 """
 
+import contextlib
 import functools
 import os
 import threading
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -36,6 +38,43 @@ MOST_MAPS = 30_000  # Linux allows a process 65,530, and LLVM ends it without a 
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_program_device: ContextVar[Any] = ContextVar("terrazzo_program_device", default=None)
+
+
+@contextlib.contextmanager
+def loose_on(host: Any, device: Any) -> Iterator[None]:
+    """Inside it, operations that belong to no program run on `host`, and programs made by `jit` on `device`.
+
+    Every loose operation is a program of its own to XLA, and a GPU takes five times as long to compile one as a CPU: a
+    hundred of them took 7 of the 46 seconds of a run on an H200 (`benchmarks/structured_defaults.py glass`). What is
+    committed to a device stays there.
+    """
+    if host is None:
+        yield
+        return
+    token = _program_device.set((host, device))
+    try:
+        with jax.default_device(host):
+            yield
+    finally:
+        _program_device.reset(token)
+
+
+def host_and_device() -> tuple[Any, Any]:
+    """The host and the device of `loose_on`, for another thread; None and None outside of it."""
+    return _program_device.get() or (None, None)
+
+
+def loose_operations_on_host(device: Any) -> contextlib.AbstractContextManager[None]:
+    """`loose_on` the CPU, where the device is an accelerator and the user has chosen no default device."""
+    is_chosen = getattr(jax.config, "jax_default_device", None) is not None
+    if device.platform == "cpu" or is_chosen or _program_device.get() is not None:
+        return contextlib.nullcontext()
+    try:
+        host = jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+        return contextlib.nullcontext()
+    return loose_on(host, device)
 
 
 class _Groups:
@@ -102,19 +141,24 @@ class Jitted(Generic[P, R]):
         self.plain: Any = self._own["plain"]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._pick("plain", args, kwargs)(*args, **kwargs)
+        return self._run("plain", args, kwargs)
 
     def lightly_optimised(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same, compiled with less effort on a CPU: for loops that run no longer than they compile."""
-        return self._pick("brief", args, kwargs)(*args, **kwargs)
+        return self._run("brief", args, kwargs)
 
     def num_compiled(self) -> int:
         """How many programs it has been compiled to and are kept."""
         return _groups.size(self) + sum(f._cached._cache_size() for f in self._own.values())
 
-    def _pick(self, on_cpu: str, args: Any, kwargs: Any) -> Any:
+    def _run(self, on_cpu: str, args: Any, kwargs: Any) -> Any:
         if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):  # inside another function
-            return self.plain
+            return self.plain(*args, **kwargs)
+        picked, (_, device) = self._pick(on_cpu, args, kwargs), host_and_device()
+        with contextlib.nullcontext() if device is None else jax.default_device(device):
+            return picked(*args, **kwargs)
+
+    def _pick(self, on_cpu: str, args: Any, kwargs: Any) -> Any:
         name = {"cpu": on_cpu, "gpu": self._on_gpu}.get(jax.default_backend(), "plain")
         group = group_of((args, kwargs))
         if group is None:

@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Array
 
 from terrazzo.diagnostics import LogZ, bennett
+from terrazzo.diagnostics.bridge import newton_steps
 from terrazzo.errors import OptionError
 from terrazzo.runtime.compilation import jit
 from terrazzo.targets.target import Target
@@ -35,19 +36,20 @@ def stepping_stones(log_probs: Any, inverse_temperatures: Any, log_z0: float) ->
         log_z0: log Z of the first rung: at beta = 0 the log-number of possible configurations.
 
     Returns:
-        The pooled estimate. Its standard error is that of the per-chain estimates, NaN for one chain.
+        The pooled estimate. Its standard error is that of one Newton step of each chain from the pooled root, added
+        up over the ladder; NaN for one chain.
     """
     v, betas = np.asarray(log_probs, float), np.asarray(inverse_temperatures, float)
     if v.ndim != 3 or v.shape[2] != len(betas):
         raise OptionError("log_probs", f"has shape {v.shape}", f"must be (chain, draw, {len(betas)})")
 
-    def total(part: np.ndarray) -> float:
-        gaps = np.diff(betas)
-        return sum(bennett(gaps[r] * part[..., r], gaps[r] * part[..., r + 1]) for r in range(len(gaps)))
-
-    per_chain = np.array([total(chain) for chain in v])
-    error = float(per_chain.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else float("nan")
-    return LogZ(log_z0 + total(v), error, float("nan"), float("nan"))
+    log_z, steps = log_z0, np.zeros(len(v))
+    for r, gap in enumerate(np.diff(betas)):
+        forward, backward = gap * v[..., r], gap * v[..., r + 1]
+        ratio = bennett(forward, backward)
+        log_z, steps = log_z + ratio, steps + newton_steps(forward, backward, ratio)
+    error = float(steps.std(ddof=1) / np.sqrt(len(v))) if len(v) > 1 else float("nan")
+    return LogZ(log_z, error, float("nan"), float("nan"))
 
 
 @jit
