@@ -334,7 +334,7 @@ class Policy:
 CPU = Policy()
 ACCELERATOR = dataclasses.replace(
     CPU, exploring_least_seconds=20.0, exploring_least_share=0.08, ladders=32, wide_ladders=16, filling=2**19,
-    first_rungs=24, least_rounds=1000, most_rounds=12_000, training_work=768_000, least_steps=3000, most_steps=12_000,
+    first_rungs=18, least_rounds=1000, most_rounds=12_000, training_work=768_000, least_steps=3000, most_steps=12_000,
     batch_size=4096, patience=6, compiles_while_timing=True, rounds_a_step=8, most_rounds_a_step=16,
 )  # fmt: skip
 

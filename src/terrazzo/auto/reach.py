@@ -6,7 +6,7 @@ each of some draws, random changes of two, three and four sites and exchanges of
 if it is possible, not much less probable than the draw, and every single change on the way is blocked.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
 
+BATCH_NUMBERS = 2**24  # coordinates of the configurations that are evaluated in one call
+
 
 class CutOff(NamedTuple):
     """What single sites do not reach.
@@ -30,6 +32,30 @@ class CutOff(NamedTuple):
 
     theta: np.ndarray
     num_sites: int
+
+
+class Changes(NamedTuple):
+    """Changes of a few sites: what they lead to is built where it is evaluated.
+
+    Attributes:
+        at: The row that each starts from.
+        sites: The sites that change, (change, site), filled up with -1.
+        values: Their new values.
+    """
+
+    at: np.ndarray
+    sites: np.ndarray
+    values: np.ndarray
+
+    def only(self, which: Any) -> "Changes":
+        """Some of them."""
+        return Changes(self.at[which], self.sites[which], self.values[which])
+
+    def applied(self, rows: np.ndarray) -> np.ndarray:
+        """Where they lead."""
+        new, (number, place) = rows[self.at], np.nonzero(self.sites >= 0)
+        new[number, self.sites[number, place]] = self.values[number, place]
+        return new
 
 
 def cut_off(
@@ -47,44 +73,60 @@ def cut_off(
     """
     space = target.space
     rows = draws[rng.integers(0, len(draws), policy.reach_draws)].astype(np.int32)
-    at, to, sites = _changes(rng, rows, space.sizes, policy)
-    values = evaluate(target, to)
-    here = evaluate(target, rows)[at]
+    changes = _changes(rng, rows, space.sizes, policy)
+    values = _log_probs_after(target, rows, changes)
+    here = evaluate(target, rows)[changes.at]
     is_comparable = np.isfinite(values) & np.isfinite(here) & (values >= here - policy.comparable)
-    at, to, sites, values, here = (x[is_comparable] for x in (at, to, sites, values, here))
-    if not len(to):
+    changes, values, here = changes.only(is_comparable), values[is_comparable], here[is_comparable]
+    if not len(values):
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
-    best = _best_first_step(target, rows, at, to, sites, here)
+    best = _best_first_step(target, rows, changes, here)
     is_cut = best == -np.inf if is_strict else best < np.minimum(here, values) - policy.blocked
     if not is_cut.any():
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
-    counts = (sites[is_cut] >= 0).sum(axis=1)
+    cut = changes.only(is_cut)
     order = np.argsort(-values[is_cut], kind="stable")
-    _, first = np.unique(to[is_cut][order], axis=0, return_index=True)
-    return CutOff(to[is_cut][order][np.sort(first)], int(counts.min()))
+    to = cut.applied(rows)[order]
+    _, first = np.unique(to, axis=0, return_index=True)
+    return CutOff(to[np.sort(first)], int((cut.sites >= 0).sum(axis=1).min()))
 
 
-def _best_first_step(
-    target: Target, rows: np.ndarray, at: np.ndarray, to: np.ndarray, sites: np.ndarray, here: np.ndarray
-) -> np.ndarray:
+def _log_probs_after(target: Target, rows: np.ndarray, changes: Changes) -> np.ndarray:
+    """log pi after each change, in batches of one compiled size."""
+    size, out = int(np.clip(BATCH_NUMBERS // rows.shape[1], 1, len(changes.at))), []
+    for first in range(0, len(changes.at), size):
+        numbers = np.arange(first, first + size) % len(changes.at)  # the last batch is filled up
+        part = (jnp.asarray(x, jnp.int32) for x in changes.only(numbers))
+        out.append(np.asarray(_after(target, jnp.asarray(rows), *part), float))
+    return np.concatenate(out)[: len(changes.at)]
+
+
+@jit
+def _after(target: Target, rows: Array, at: Array, sites: Array, values: Array) -> Array:
+    def one(at: Array, sites: Array, values: Array) -> Array:
+        outside = jnp.where(sites < 0, rows.shape[1], sites)
+        return target.log_prob(rows[at].at[outside].set(values, mode="drop"))
+
+    return jax.vmap(one)(at, sites, values)
+
+
+def _best_first_step(target: Target, rows: np.ndarray, changes: Changes, here: np.ndarray) -> np.ndarray:
     """The largest log pi of the single changes that lead from a row towards each configuration.
 
     By conditionals where they are known: on a lattice of 4,096 sites 16 evaluations take the place of 30,000.
     """
-    is_site, values = sites >= 0, np.full(sites.shape, -np.inf)
-    number, place = np.nonzero(is_site)
-    site, row = sites[is_site], at[number]
+    best = np.full(changes.sites.shape, -np.inf)
+    number, place = np.nonzero(changes.sites >= 0)
+    single = Changes(changes.at[number], changes.sites[number, place][:, None], changes.values[number, place][:, None])
     known = with_conditionals(target, read_running(target))
     if known.has_cheap_neighbours:
-        logits = np.asarray(_all_logits(known, jnp.asarray(rows)), float)
+        logits, site = np.asarray(_all_logits(known, jnp.asarray(rows)), float), single.sites[:, 0]
         with np.errstate(invalid="ignore"):
-            change = logits[row, site, to[number, site]] - logits[row, site, rows[row, site]]
-        values[number, place] = here[number] + np.where(np.isnan(change), -np.inf, change)
+            gain = logits[single.at, site, single.values[:, 0]] - logits[single.at, site, rows[single.at, site]]
+        best[number, place] = here[number] + np.where(np.isnan(gain), -np.inf, gain)
     else:
-        steps = rows[row]
-        steps[np.arange(len(steps)), site] = to[number, site]
-        values[number, place] = evaluate(target, steps)
-    return values.max(axis=1)
+        best[number, place] = _log_probs_after(target, rows, single)
+    return best.max(axis=1)
 
 
 @jit
@@ -92,33 +134,28 @@ def _all_logits(target: Target, theta: Array) -> Array:
     return jax.vmap(target.all_site_logits)(theta)
 
 
-def _changes(
-    rng: np.random.Generator, rows: np.ndarray, sizes: np.ndarray, policy: Policy
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Random changes: the row each starts from, where it leads, and the sites that differ, filled up with -1."""
+def _changes(rng: np.random.Generator, rows: np.ndarray, sizes: np.ndarray, policy: Policy) -> Changes:
+    """Random changes of each row: of some sites to other values, and exchanges of two values."""
     d, most = rows.shape[1], max(count for count, _ in policy.reach_tried)
-    at, to, sites = [], [], []
-    kinds = [(count, tried) for count, tried in policy.reach_tried if count <= d]
+    found: list[Changes] = []
+
+    def add(r: int, sites: np.ndarray, values: np.ndarray) -> None:
+        padding = ((0, 0), (0, most - sites.shape[1]))
+        found.append(
+            Changes(np.full(len(sites), r), np.pad(sites, padding, constant_values=-1), np.pad(values, padding))
+        )
+
     for r, row in enumerate(rows):
-        for count, tried in kinds:
-            chosen = _distinct(rng, tried, count, d)
-            new = np.repeat(row[None], tried, axis=0)
-            shift = rng.integers(1, sizes[chosen])
-            np.put_along_axis(new, chosen, (row[chosen] + shift) % sizes[chosen], axis=1)
-            at.append(np.full(tried, r))
-            to.append(new)
-            sites.append(np.pad(chosen, ((0, 0), (0, most - count)), constant_values=-1))
+        for count, tried in policy.reach_tried:
+            if count <= d:
+                chosen = _distinct(rng, tried, count, d)
+                add(r, chosen, (row[chosen] + rng.integers(1, sizes[chosen])) % sizes[chosen])
         if d > 1:
             pairs = _distinct(rng, policy.reach_swaps, 2, d)
             a, b = row[pairs].T
             fits = (a != b) & (b < sizes[pairs[:, 0]]) & (a < sizes[pairs[:, 1]])
-            pairs = pairs[fits]
-            new = np.repeat(row[None], len(pairs), axis=0)
-            np.put_along_axis(new, pairs, np.stack([b, a], axis=1)[fits], axis=1)
-            at.append(np.full(len(pairs), r))
-            to.append(new)
-            sites.append(np.pad(pairs, ((0, 0), (0, most - 2)), constant_values=-1))
-    return np.concatenate(at), np.concatenate(to).astype(np.int32), np.concatenate(sites)
+            add(r, pairs[fits], np.stack([b, a], axis=1)[fits])
+    return Changes(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def _distinct(rng: np.random.Generator, num_rows: int, count: int, d: int) -> np.ndarray:
