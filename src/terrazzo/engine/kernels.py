@@ -176,50 +176,19 @@ def draw(
     thin: Array,
     states: Any,
     first_chain: Array | None = None,
-) -> tuple[Any, dict[str, Array], dict[str, Array]]:
+    tuning_state: Any = None,
+    is_tuning: Array | None = None,
+) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:
     """`count` (at most `length`) kept draws from draw `start` on, `thin` steps each.
 
-    The states are those of consecutive chains from number `first_chain` on.
+    The states are those of consecutive chains from number `first_chain` on. With a tuning state this is `warm_up` as
+    well, as one program, for kernels that compile for longer than they run: while `is_tuning`, the kernel has the
+    parameters of that state, which is updated at every step; else it has `parameters`.
 
     Returns:
-        The states; rows by name, (draw, chain, ...); and the sums over all steps of every field of the kernel's `Info`,
-        by name, (chain, ...).
+        The states; rows by name, (draw, chain, ...); the sums over all steps of all that the kernel's `Info` holds, by
+        name, (chain, ...); and the tuning state.
     """
-    fixed = (mesh, spec, problem, length, keep_latent, parameters)
-    return _drawn(fixed, key, start, count, thin, states, first_chain, None, None)[:3]
-
-
-@jit_loop
-def tune_or_draw(
-    mesh: Mesh,
-    spec: SamplerSpec,
-    problem: Problem,
-    length: int,
-    keep_latent: bool,
-    parameters: dict,
-    key: Array,
-    start: Array,
-    count: Array,
-    thin: Array,
-    states: Any,
-    first_chain: Array,
-    tuning_state: Any,
-    is_tuning: Array,
-) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:
-    """`draw` and `warm_up` as one program, for kernels that compile for longer than they run.
-
-    While `is_tuning`, the kernel has the parameters of the tuning state, which is updated at every step; else it has
-    `parameters`. The last thing returned is the tuning state.
-    """
-    fixed = (mesh, spec, problem, length, keep_latent, parameters)
-    return _drawn(fixed, key, start, count, thin, states, first_chain, tuning_state, is_tuning)
-
-
-def _drawn(
-    fixed: tuple, key: Array, start: Array, count: Array, thin: Array, states: Any, first_chain: Any, tuning_state: Any,
-    is_tuning: Any,
-) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:  # fmt: skip
-    mesh, spec, problem, length, keep_latent, parameters = fixed
     space, dtype = problem.target.space, problem.target.space.dtype
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
     ids = ids if first_chain is None else ids + first_chain
@@ -304,6 +273,7 @@ def _gathered(seen: Any) -> Any:
 
 
 def _named(info: Any) -> dict[str, Array]:
-    """The arrays of an `Info` by the names of its fields."""
+    """The arrays of an `Info` by name: its fields, and those of its details."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(info)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): jnp.asarray(leaf) for path, leaf in leaves}
+    names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
+    return {name.removeprefix("details."): jnp.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
