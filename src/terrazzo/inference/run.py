@@ -62,11 +62,11 @@ from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
 from terrazzo.targets.precision import MAX_ROUNDING, PrecisionLoss, rounding
 from terrazzo.targets.target import Target
-from terrazzo.training import Fitted, fit, reverse_kl
+from terrazzo.training import Fitted, fit
+from terrazzo.training.settings import NUM_STEPS
 from terrazzo.transports import AbstractTransport, deserialise, is_storable, sample_transport, serialise
 
 EVIDENCE_DRAWS = 8192
-TRAINING = {"num_steps": 3000, "batch_size": 128, "start_beta": 0.1, "anneal_steps": 600, "patience": 3}
 
 
 class Run:
@@ -313,13 +313,10 @@ class Run:
         if training is False:
             return transport, None
         asked = dict(training) if isinstance(training, Mapping) else {}
-        settings = {"objective": reverse_kl("score_function"), **TRAINING, **asked}
-        if "anneal_steps" not in asked:
-            settings["anneal_steps"] = min(settings["anneal_steps"], settings["num_steps"] // 3)
-        self.progress.phase("training", settings["num_steps"], "steps")
+        self.progress.phase("training", asked.get("num_steps", NUM_STEPS), "steps")
         fitted = fit(
             self.train_key, transport, self.target, progress=self.progress,
-            should_stop=lambda checks, step: "budget" if self.budget.is_spent("training") else None, **settings,
+            should_stop=lambda checks, step: "budget" if self.budget.is_spent("training") else None, **asked,
         )  # fmt: skip
         return fitted.transport, fitted
 
