@@ -146,3 +146,12 @@ def test_scripts_import_names_that_exist():
                 for name in (alias.name for alias in node.names):
                     is_module = hasattr(module, "__path__") and importlib.util.find_spec(f"{node.module}.{name}")
                     assert hasattr(module, name) or is_module, f"{path.name}: {node.module} has no {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.name == "__init__.py"], ids=lambda path: path.parent.name)
+def test_packages_list_what_they_export(path):
+    """A package that holds more than its docstring has `__all__`, and every name on it is there."""
+    statements = ast.parse(path.read_text()).body[1:]
+    module = importlib.import_module(".".join(path.parent.relative_to(SOURCE.parent).parts))
+    assert not statements or module.__all__
+    assert all(hasattr(module, name) for name in getattr(module, "__all__", []))

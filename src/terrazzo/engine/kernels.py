@@ -189,7 +189,6 @@ def draw(
         The states; rows by name, (draw, chain, ...); the sums over all steps of all that the kernel's `Info` holds, by
         name, (chain, ...); and the tuning state.
     """
-    space, dtype = problem.target.space, problem.target.space.dtype
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
     ids = ids if first_chain is None else ids + first_chain
 
@@ -220,16 +219,10 @@ def draw(
             return jax.lax.cond(is_tuning, learn, lambda state: state, tuning_state)
 
         def record(states, acceptance, evaluations):
-            kept = {} if problem.keep is None else jax.vmap(problem.keep)(states.position)
-            kept = {name: _where_held(spec, states, x) for name, x in kept.items()}
             row = {
-                "theta": (states.position if problem.keep is None else states.position[:, :0]).astype(dtype),
-                **kept,
-                "log_prob": states.log_prob,
+                **_kept(spec, problem, states),
                 "acceptance_rate": acceptance / thin.astype(acceptance.dtype),
                 "num_evaluations": evaluations,
-                **({} if spec.record is None else spec.record(states)),
-                **({"reals": jax.vmap(space.real_values)(states.reals)} if space.num_reals else {}),
             }
             return {**row, "latent": states.z} if keep_latent else row
 
@@ -265,6 +258,19 @@ def draw(
     outs = (_axes(mesh, spec), PartitionSpec(None, AXIS), _SPLIT, _ALL)
     args = (ids, problem, parameters, key, start, count, thin, states, tuning_state, is_tuning)
     return _sharded(mesh, local, specs, outs, *args)
+
+
+def _kept(spec: SamplerSpec, problem: Problem, states: Any) -> dict[str, Array]:
+    """What is kept of the states of all chains with every draw, by name."""
+    space, keep = problem.target.space, problem.keep
+    values = {} if keep is None else jax.vmap(keep)(states.position)
+    return {
+        "theta": (states.position if keep is None else states.position[:, :0]).astype(space.dtype),
+        **{name: _where_held(spec, states, x) for name, x in values.items()},
+        "log_prob": states.log_prob,
+        **({} if spec.record is None else spec.record(states)),
+        **({"reals": jax.vmap(space.real_values)(states.reals)} if space.num_reals else {}),
+    }
 
 
 def _gathered(seen: Any) -> Any:
