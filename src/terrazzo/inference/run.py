@@ -219,7 +219,14 @@ class Run:
                 "plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin, "identity": s.identity,
             }  # fmt: skip
             stored = None if plan.transport is None else serialise(plan.transport)
-            setup = Setup(header, {}, plan.history, stored, state_leaves(states), plan_arrays(plan))
+            setup = Setup(
+                header=header,
+                parameters={},
+                history=plan.history,
+                transport=stored,
+                states=state_leaves(states),
+                plan=plan_arrays(plan),
+            )
             self.store.save_setup(setup)
         return Ready(
             chains=chains, states=states, thin=thin, header=header, plan=plan, history=plan.history,
@@ -266,7 +273,14 @@ class Run:
                 stored = None if transport is None else serialise(transport)
                 parameters = by_name(chains.parameters)
                 found = {} if explored is None else explored._asdict()
-                setup = Setup(header, parameters, history, stored, state_leaves(states), found)
+                setup = Setup(
+                    header=header,
+                    parameters=parameters,
+                    history=history,
+                    transport=stored,
+                    states=state_leaves(states),
+                    plan=found,
+                )
                 self.store.save_setup(setup)
         is_plan = self.target.space.num_reals and self.settings.sampler == "auto"
         return Ready(
