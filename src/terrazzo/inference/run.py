@@ -80,9 +80,9 @@ class Run:
         self.settings, self.spec, self.target, self.mesh = settings, spec, target, mesh
         self.progress, self.store, self.budget, self.interruption = progress, store, budget, interruption
         self.team = team
-        keys = jax.random.split(key_of_seed(settings.seed), 8)
+        keys = jax.random.split(key_of_seed(settings.seed), 10)
         self.train_key, self.start_key, self.init_key, self.warm_key = keys[0], *keys[2:5]
-        self.draw_key, self.evidence_key, self.plan_key = keys[5:]
+        self.draw_key, self.evidence_key, self.plan_key, self.push_key, self.trial_key = keys[5:]
         width = 1 if s.keep else space.num_dims + 8 * space.num_real_values
         length = buffer_length(s.chains, width, space.dtype.itemsize, s.draws, s.keep_latent)
         self.context = Context(
@@ -294,7 +294,7 @@ class Run:
         if is_over():
             return states, chains, None
         self.progress.phase("trying")
-        trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
+        trial = joined([chunk.out.rows for chunk in draws(chains, self.trial_key, states, TRIAL_DRAWS)])
         s = self.settings
         made = explore(self.plan_key, chains, trial, self.progress, s.chains, s.warmup + s.draws, is_over)
         if made is None:
@@ -320,7 +320,7 @@ class Run:
         yield
         sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS)
         yield
-        sample_transport(self.start_key, transport, self.target, 16 * s.chains)
+        sample_transport(self.push_key, transport, self.target, 16 * s.chains)
 
     def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
         training = self.settings.training
@@ -346,7 +346,7 @@ class Run:
         uniform = np.array(self.target.possible_starts(self.start_key, chains))
         if transport is None:
             return uniform
-        pushed = sample_transport(self.start_key, transport, self.target, 16 * chains)
+        pushed = sample_transport(self.push_key, transport, self.target, 16 * chains)
         possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
         half = min((chains + 1) // 2, len(possible))
         uniform[:half] = np.asarray(pushed.theta)[possible[:half]]
