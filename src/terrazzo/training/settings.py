@@ -34,21 +34,21 @@ def default_anneal_steps(num_steps: int, start_beta: float) -> int:
 class Training:
     """Options of `tz.fit`, for samplers that train a transport.
 
-    Those left at None have the defaults of `tz.fit`; the default sampler chooses steps, batch, learning rate and
-    patience by the dimension and the device instead.
+    Those left at None have the defaults of `tz.fit`, in parentheses; the default sampler chooses steps, batch,
+    learning rate and patience by the dimension and the device instead, and does not anneal.
 
     Args:
-        num_steps: The most steps to take.
-        batch_size: Latent draws per step.
-        learning_rate: Adam's learning rate.
+        num_steps: The most steps to take (3000).
+        batch_size: Latent draws per step (128).
+        learning_rate: Adam's learning rate (1e-3).
         optimizer: Any optax transformation, instead of Adam.
-        clip_norm: The largest norm of a gradient.
-        start_beta: The inverse temperature that training begins at.
-        anneal_steps: Steps over which it rises to 1.
-        patience: Checks without improvement before training stops.
-        check_every: Steps between checks of the held-out objective.
+        clip_norm: The largest norm of a gradient (10).
+        start_beta: The inverse temperature that training begins at (0.1).
+        anneal_steps: Steps over which it rises to 1 (600, or a third of the steps if that is less).
+        patience: Checks without improvement before the learning rate is cut, and after two cuts training ends (3).
+        check_every: Steps between checks of the held-out objective (100).
         num_groups: Into how many groups a batch is cut, for several devices.
-        objective: `tz.reverse_kl()` or `tz.forward_kl(draws)`.
+        objective: `tz.reverse_kl()` (the default) or `tz.forward_kl(draws)`.
 
     >>> Training(num_steps=500).given
     {'num_steps': 500}
