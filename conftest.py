@@ -37,8 +37,13 @@ from xdist.scheduler import LoadScopeScheduling
 jax.config.update("jax_enable_x64", True)  # while tests are collected, too
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-with install_import_hook("terrazzo", "beartype.beartype"):
-    import terrazzo  # noqa: F401
+
+def pytest_configure(config):
+    """Types of signatures are checked. The process that hands out tests (pytest -n) does not import the library."""
+    if not config.getoption("numprocesses", None):
+        with install_import_hook("terrazzo", "beartype.beartype"):
+            import terrazzo  # noqa: F401
+
 
 TOGETHER = {
     "test_devices.py",

@@ -14,7 +14,6 @@ import numpy as np
 import terrazzo as tz
 from terrazzo.diagnostics import ess, paper_ess
 from terrazzo.problems.logistic import load_standardised, logistic_target
-from terrazzo.samplers.parts.ladder_evidence import run_tempering
 from terrazzo.transports import sample_transport
 
 
@@ -77,16 +76,16 @@ def main():
         print(json.dumps({**row, "held_out": fitted.history["held_out"].round(2).tolist()}), flush=True)
         if options.forward:
             tick = time.perf_counter()
-            run = run_tempering(
-                jax.random.key(2),
+            ladder = {"num_temperatures": 12, "kernel": "gibbs", "num_moves": space.num_dims // 2}
+            run = tz.sample(
                 target,
-                num_chains=128,
-                num_warmup=1000,
-                num_draws=500,
-                thinning=10,
-                num_temperatures=12,
-                kernel="gibbs",
-                num_moves=space.num_dims // 2,
+                seed=2,
+                chains=128,
+                warmup=1000,
+                draws=500,
+                thin=10,
+                sampler=tz.samplers.parallel_tempering(**ladder),
+                progress="off",
             )
             buffer = run.theta.reshape(-1, space.num_dims)
             explored = time.perf_counter() - tick
@@ -101,6 +100,7 @@ def main():
                 batch_size=options.batch,
                 check_every=options.forward // 5,
                 learning_rate=0.3 * options.learning_rate,
+                start_beta=1.0,
             )
             both = is_ess(again.transport, target)
             print(

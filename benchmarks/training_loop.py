@@ -121,7 +121,8 @@ def compare(name, target, num_layers, width, num_steps, repeats=3):
 
     def ours():
         objective = tz.reverse_kl("straight_through")
-        return fit(jax.random.key(1), flow, target, objective=objective, num_steps=num_steps, check_every=num_steps)
+        options = {"num_steps": num_steps, "check_every": num_steps, "start_beta": 1.0}
+        return fit(jax.random.key(1), flow, target, objective=objective, **options)
 
     ours()
     pairs = []

@@ -24,7 +24,8 @@ def main() -> None:
     target = tz.problems.mixture(0, num_bits=3)
     pi = exact_probabilities(target).reshape(SIZE, SIZE)
     transport = tz.autoregressive(width=32).build(jax.random.key(0), target.space)
-    fitted = tz.fit(jax.random.key(1), transport, target, num_steps=400, batch_size=512, learning_rate=3e-3).transport
+    options = {"num_steps": 400, "batch_size": 512, "learning_rate": 3e-3, "start_beta": 1.0}
+    fitted = tz.fit(jax.random.key(1), transport, target, **options).transport
     axis = np.linspace(-EDGE, EDGE, PIXELS)
     plane = jnp.asarray(np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2))
     push = jax.jit(jax.vmap(lambda z: fitted.push(z)[0]))

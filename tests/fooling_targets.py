@@ -4,6 +4,7 @@ Every case is a log-probability, a space, a function of draws (chain, draw, dim)
 that function. `cases(seed)` draws their weights, centres, fields and sizes anew.
 """
 
+from functools import cache
 from itertools import product
 from math import comb, lgamma
 from typing import Any, NamedTuple
@@ -402,6 +403,10 @@ def potts_ring(rng, d=30, q=4):
     return Fooling("Potts ring", log_prob, tz.categorical(q, shape=d), feature, exact, True)
 
 
+NUM_CASES = 40
+
+
+@cache
 def cases(seed=0):
     """All cases, with starts where possible configurations are hard to find."""
     rng = np.random.default_rng(seed)
@@ -416,4 +421,6 @@ def cases(seed=0):
         leading_ones(rng, d=60), narrow_binary(rng, d=60), narrow_categorical(rng, d=40),
     ]  # fmt: skip
     started = [tied(rng, 2), tied(rng, 3), fixed_sum(rng), assignment(rng)]
-    return [(case, None) for case in plain] + started
+    found = [(case, None) for case in plain] + started
+    assert len(found) == NUM_CASES
+    return found

@@ -246,16 +246,17 @@ def occupancy():
     rng, num_sites, num_visits = np.random.default_rng(4), 40, 4
     seen = rng.binomial(num_visits, 0.35 * (rng.random(num_sites) < 0.6))
 
+    def shares():
+        return [numpyro.sample(name, dist.Beta(1.0, 1.0)) for name in ("psi", "p")]
+
     def model(seen):
-        psi = numpyro.sample("psi", dist.Beta(1.0, 1.0))
-        p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+        psi, p = shares()
         with numpyro.plate("site", num_sites):
             z = numpyro.sample("z", dist.Bernoulli(psi))
             numpyro.sample("seen", dist.Binomial(num_visits, z * p), obs=seen)
 
     def marginal(seen):
-        psi = numpyro.sample("psi", dist.Beta(1.0, 1.0))
-        p = numpyro.sample("p", dist.Beta(1.0, 1.0))
+        psi, p = shares()
         there = jnp.log(psi) + dist.Binomial(num_visits, p).log_prob(seen)
         numpyro.factor("seen", jnp.logaddexp(there, jnp.where(jnp.asarray(seen) > 0, -jnp.inf, jnp.log1p(-psi))).sum())
 
@@ -289,10 +290,14 @@ def capture_recapture():
     caught = rng.binomial(num_occasions, special.expit(rng.normal(-0.8, 0.8, 30)))
     counts = np.concatenate([np.sort(caught[caught > 0])[::-1], np.zeros(num_all, int)])[:num_all]
 
-    def model(counts):
+    def parameters():
         omega = numpyro.sample("omega", dist.Uniform(0.0, 1.0))
         mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
         sigma = numpyro.sample("sigma", dist.LogNormal(-0.5, 0.5))
+        return omega, mu, sigma
+
+    def model(counts):
+        omega, mu, sigma = parameters()
         with numpyro.plate("animal", num_all):
             effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
             z = numpyro.sample("z", dist.Bernoulli(omega))
@@ -300,9 +305,7 @@ def capture_recapture():
             numpyro.sample("counts", dist.Binomial(num_occasions, p), obs=counts)
 
     def marginal(counts):
-        omega = numpyro.sample("omega", dist.Uniform(0.0, 1.0))
-        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-        sigma = numpyro.sample("sigma", dist.LogNormal(-0.5, 0.5))
+        omega, mu, sigma = parameters()
         with numpyro.plate("animal", num_all):
             effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
         there = dist.Binomial(num_occasions, logits=mu + sigma * effect).log_prob(counts) + jnp.log(omega)

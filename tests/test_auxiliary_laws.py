@@ -146,7 +146,7 @@ def test_step_size_is_tuned():
 
     for i in range(150):
         states, info = step(jax.random.key(i), states, tune.parameters(state))
-        state, rate = tune.update(state, jax.vmap(tune.observe)(states, info)), info.crossing_rate
+        state, rate = tune.update(state, jax.vmap(tune.observe)(states, info)), info.details["crossing_rate"]
     assert 3 < float(tune.final(state)["step_size"]) < 64
     assert abs(float(rate.mean()) - discontinuous_module.TARGET_CROSSING) < 0.1
 
@@ -319,7 +319,7 @@ def test_tempering_counts_its_evaluations(kernel, wanted):
     sampler = tempering.parallel_tempering(small_target("binary"), inverse_temperatures=BETAS, kernel=kernel)
     _, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(4, jnp.int32)))
     assert int(info.num_evaluations) == wanted
-    assert info.swap_rates.shape == (2,)
+    assert info.details["swap_rates"].shape == (2,)
 
 
 def test_tempering_carries_any_kernel_state():

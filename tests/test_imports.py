@@ -1,6 +1,8 @@
-"""Data walks one way through the house, and so do imports (read with `ast`, nothing is run)."""
+"""Data walks one way through the house, and so do imports (read with `ast`)."""
 
 import ast
+import importlib
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,7 @@ METHODS = {"transports", "training", "samplers", "inference"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "breakpoint"}
 FILES = sorted(SOURCE.rglob("*.py"))
+SCRIPTS = sorted(f for folder in ("benchmarks", "docs", "gallery") for f in (SOURCE.parents[1] / folder).rglob("*.py"))
 
 
 def part_of(path, source):
@@ -132,3 +135,23 @@ def test_the_reader_sees_violations(name, text, tmp_path):
     (tmp_path / "cli.py").touch()
     (tmp_path / name).write_text(text)
     assert violations(tmp_path / name, tmp_path)
+
+
+def test_scripts_import_names_that_exist():
+    """Benchmarks and pages that no test runs: what they import of the library is there."""
+    for path in SCRIPTS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "terrazzo":
+                module = importlib.import_module(node.module)
+                for name in (alias.name for alias in node.names):
+                    is_module = hasattr(module, "__path__") and importlib.util.find_spec(f"{node.module}.{name}")
+                    assert hasattr(module, name) or is_module, f"{path.name}: {node.module} has no {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.name == "__init__.py"], ids=lambda path: path.parent.name)
+def test_packages_list_what_they_export(path):
+    """A package that holds more than its docstring has `__all__`, and every name on it is there."""
+    statements = ast.parse(path.read_text()).body[1:]
+    module = importlib.import_module(".".join(path.parent.relative_to(SOURCE.parent).parts))
+    assert not statements or module.__all__
+    assert all(hasattr(module, name) for name in getattr(module, "__all__", []))

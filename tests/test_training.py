@@ -153,7 +153,8 @@ def test_no_recompilation_for_a_new_flow_of_the_same_shape(target):
 
 def test_stops_when_nothing_improves():
     target = tz.Target(lambda t: 0.0 * jnp.sum(t.astype(float)), tz.binary(2), probe=False)
-    fitted = tz.fit(jax.random.key(0), tz.transports.product_transport(target.space), target, patience=2, check_every=5)
+    options = {"start_beta": 1.0, "patience": 2, "check_every": 5}
+    fitted = tz.fit(jax.random.key(0), tz.transports.product_transport(target.space), target, **options)
     assert fitted.reason == "converged"
     assert fitted.num_steps < 100
 

@@ -164,14 +164,14 @@ def explore(
         budget is in seconds.
     """
     began, policy, budget = time.perf_counter(), context.policy, context.budget
-    _, init_key, adapt_key, draw_key = jax.random.split(key, 4)
+    evidence_key, init_key, adapt_key, draw_key, again_key = jax.random.split(key, 5)
     budget.add_compilation(budget.elapsed)
     phase = context.progress.phase("exploring", None, "rounds")
     ladders = _begin(init_key, context, num_ladders, starts, num_tied)
     ladders = _adapt(adapt_key, context, ladders)
     longer = _lengthened(ladders, policy)
     if longer is not None:
-        ladders = longer if budget.is_spent("adaptation") else _adapt(adapt_key, context, longer)
+        ladders = longer if budget.is_spent("adaptation") else _adapt(again_key, context, longer)
     affordable = np.clip(policy.phase_seconds / ladders.round_seconds, policy.least_rounds, policy.most_rounds)
     most = max_rounds or int(affordable)
     phase.total = ladders.num_rounds + most
@@ -179,7 +179,7 @@ def explore(
     evidence, num_kept, options = None, rows["log_prob"].shape[1], ladders.chains.problem.options
     if num_kept >= policy.fewest_kept:
         every = rows["replica_log_probs"]
-        evidence = ladder_evidence(jax.random.fold_in(key, 1), context.target, every, ladders.betas)
+        evidence = ladder_evidence(evidence_key, context.target, every, ladders.betas)
     return Explored(
         theta=rows["theta"], log_prob=rows["log_prob"], log_probs=rows["replica_log_probs"],
         inverse_temperatures=ladders.betas, barrier=float(ladders.rejections.sum()), evidence=evidence,

@@ -262,11 +262,11 @@ def modes_apart(
             continue
         part = LogZ(np.nan, np.nan, 0.0, np.nan)
         if log_z is not None:
-            mode_key = jax.random.fold_in(key, c)
+            stir_key, weigh_key = jax.random.split(jax.random.fold_in(key, c))
             draws, values = others.theta[c], others.log_prob[c]
             if (draws == draws[:1]).all():  # it never moved: what it says of the mode is one configuration
-                (draws,), (values,) = stirred(mode_key, target, draws[-1:], policy, copies=policy.mode_copies)
-            part = weigh_mode(mode_key, target, draws, values, policy)
+                (draws,), (values,) = stirred(stir_key, target, draws[-1:], policy, copies=policy.mode_copies)
+            part = weigh_mode(weigh_key, target, draws, values, policy)
         best = int(np.argmax(others.log_prob[c]))
         share, most = np.nan, np.nan
         if log_z is not None and np.isfinite(log_z.log_z):

@@ -49,7 +49,7 @@ def default_training(num_dims: int, policy: Policy) -> dict[str, Any]:
     steps = int(np.clip(policy.training_work // num_dims, policy.least_steps, policy.most_steps))
     return {
         "num_steps": steps, "batch_size": policy.batch_size, "patience": policy.patience,
-        "learning_rate": policy.learning_rate,
+        "learning_rate": policy.learning_rate, "start_beta": policy.start_beta,
     }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ class Auto:
     Args:
         exploration: False explores nothing (the verdict is then "unchecked" at best); or how to (`tz.Exploration`).
         transport: False learns none; or a recipe such as `tz.autoregressive(width=128)`, its name, or a transport.
-            By default an autoregressive one, where it can pay.
+            By default an autoregressive one, where it is predicted to save time.
         training: How to train it (`tz.Training`); False uses it as it is.
 
     >>> Auto(transport=False)

@@ -224,7 +224,9 @@ class Policy:
     patience: int = 3
     """checks: without improvement before the learning rate is cut [the same]"""
     learning_rate: float = 2e-3
-    """of Adam [the same]"""
+    """of Adam: above the default of training, for there are fewer steps [the same]"""
+    start_beta: float = 1.0
+    """inverse temperature: no annealing; the first stage has learned the modes from tempered draws [the same]"""
     first_steps: int = 40
     """steps: of the second stage, in which the divergence falls by `first_fall`: from 74 to 31 in 50 (Iris), 225 to 73
     in 38 (Wine), 1023 to 169 in 25 (Breast cancer) [test_warmup: can pay]"""

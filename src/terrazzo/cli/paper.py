@@ -78,8 +78,8 @@ def reproduce(
 
     words = lambda values: tuple(part for value in values or () for part in value.split(",") if part)
     request = Request(
-        tuple(experiments), preset, out, words(samplers), words(settings), tuple(folds or ()), seed, archive,
-        max_seconds, progress,
+        experiments=tuple(experiments), preset=preset, out=out, samplers=words(samplers), settings=words(settings),
+        folds=tuple(folds or ()), seed=seed, archive=archive, max_seconds=max_seconds, progress=progress,
     )  # fmt: skip
     try:
         failures = run_pieces(request, lambda line: echo(line, err=True))

@@ -386,7 +386,9 @@ def describe(draws: Any, weights: Any = None) -> ChainStatistics:
         return _weighted(np.asarray(draws, float), np.asarray(weights, float))
     table = _over_coordinates(draws, _all)
     mean, sd, error, bulk, tail, r_hat, is_constant = np.moveaxis(table, -1, 0)
-    return ChainStatistics(mean, sd, error, bulk, tail, r_hat, is_constant.astype(bool))
+    return ChainStatistics(
+        mean=mean, sd=sd, mcse=error, ess_bulk=bulk, ess_tail=tail, r_hat=r_hat, is_constant=is_constant.astype(bool)
+    )
 
 
 def _weighted(draws: np.ndarray, weights: np.ndarray) -> ChainStatistics:

@@ -176,51 +176,19 @@ def draw(
     thin: Array,
     states: Any,
     first_chain: Array | None = None,
-) -> tuple[Any, dict[str, Array], dict[str, Array]]:
+    tuning_state: Any = None,
+    is_tuning: Array | None = None,
+) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:
     """`count` (at most `length`) kept draws from draw `start` on, `thin` steps each.
 
-    The states are those of consecutive chains from number `first_chain` on.
+    The states are those of consecutive chains from number `first_chain` on. With a tuning state this is `warm_up` as
+    well, as one program, for kernels that compile for longer than they run: while `is_tuning`, the kernel has the
+    parameters of that state, which is updated at every step; else it has `parameters`.
 
     Returns:
-        The states; rows by name, (draw, chain, ...); and the sums over all steps of every field of the kernel's `Info`,
-        by name, (chain, ...).
+        The states; rows by name, (draw, chain, ...); the sums over all steps of all that the kernel's `Info` holds, by
+        name, (chain, ...); and the tuning state.
     """
-    fixed = (mesh, spec, problem, length, keep_latent, parameters)
-    return _drawn(fixed, key, start, count, thin, states, first_chain, None, None)[:3]
-
-
-@jit_loop
-def tune_or_draw(
-    mesh: Mesh,
-    spec: SamplerSpec,
-    problem: Problem,
-    length: int,
-    keep_latent: bool,
-    parameters: dict,
-    key: Array,
-    start: Array,
-    count: Array,
-    thin: Array,
-    states: Any,
-    first_chain: Array,
-    tuning_state: Any,
-    is_tuning: Array,
-) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:
-    """`draw` and `warm_up` as one program, for kernels that compile for longer than they run.
-
-    While `is_tuning`, the kernel has the parameters of the tuning state, which is updated at every step; else it has
-    `parameters`. The last thing returned is the tuning state.
-    """
-    fixed = (mesh, spec, problem, length, keep_latent, parameters)
-    return _drawn(fixed, key, start, count, thin, states, first_chain, tuning_state, is_tuning)
-
-
-def _drawn(
-    fixed: tuple, key: Array, start: Array, count: Array, thin: Array, states: Any, first_chain: Any, tuning_state: Any,
-    is_tuning: Any,
-) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:  # fmt: skip
-    mesh, spec, problem, length, keep_latent, parameters = fixed
-    space, dtype = problem.target.space, problem.target.space.dtype
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
     ids = ids if first_chain is None else ids + first_chain
 
@@ -251,16 +219,10 @@ def _drawn(
             return jax.lax.cond(is_tuning, learn, lambda state: state, tuning_state)
 
         def record(states, acceptance, evaluations):
-            kept = {} if problem.keep is None else jax.vmap(problem.keep)(states.position)
-            kept = {name: _where_held(spec, states, x) for name, x in kept.items()}
             row = {
-                "theta": (states.position if problem.keep is None else states.position[:, :0]).astype(dtype),
-                **kept,
-                "log_prob": states.log_prob,
+                **_kept(spec, problem, states),
                 "acceptance_rate": acceptance / thin.astype(acceptance.dtype),
                 "num_evaluations": evaluations,
-                **({} if spec.record is None else spec.record(states)),
-                **({"reals": jax.vmap(space.real_values)(states.reals)} if space.num_reals else {}),
             }
             return {**row, "latent": states.z} if keep_latent else row
 
@@ -298,12 +260,26 @@ def _drawn(
     return _sharded(mesh, local, specs, outs, *args)
 
 
+def _kept(spec: SamplerSpec, problem: Problem, states: Any) -> dict[str, Array]:
+    """What is kept of the states of all chains with every draw, by name."""
+    space, keep = problem.target.space, problem.keep
+    values = {} if keep is None else jax.vmap(keep)(states.position)
+    return {
+        "theta": (states.position if keep is None else states.position[:, :0]).astype(space.dtype),
+        **{name: _where_held(spec, states, x) for name, x in values.items()},
+        "log_prob": states.log_prob,
+        **({} if spec.record is None else spec.record(states)),
+        **({"reals": jax.vmap(space.real_values)(states.reals)} if space.num_reals else {}),
+    }
+
+
 def _gathered(seen: Any) -> Any:
     """What the chains of all devices observed, in one order."""
     return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, tiled=True), seen)
 
 
 def _named(info: Any) -> dict[str, Array]:
-    """The arrays of an `Info` by the names of its fields."""
+    """The arrays of an `Info` by name: its fields, and those of its details."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(info)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): jnp.asarray(leaf) for path, leaf in leaves}
+    names = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
+    return {name.removeprefix("details."): jnp.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}

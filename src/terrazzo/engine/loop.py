@@ -87,7 +87,7 @@ class Chains(NamedTuple):
         return run(
             self.layout, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
             _int(count), _int(thin), states, _int(self.first_chain),
-        )  # fmt: skip
+        )[:3]  # fmt: skip
 
     def tuned_or_drawn(
         self, key: Array, states: Any, tuning_state: Any, first: int, count: int, thin: int = 1
@@ -99,7 +99,7 @@ class Chains(NamedTuple):
         parameters = tuning.final(tuning.init()) if is_tuning else self.parameters
         tuning_state = tuning_state if is_tuning else tuning.init()
         parameters, tuning_state = devices.replicate(self.layout, (parameters, tuning_state))
-        run = kernels.tune_or_draw.lightly_optimised if self.is_brief else kernels.tune_or_draw
+        run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
             self.layout, self.spec, self.problem, self.length, self.keep_latent, parameters, key, _int(first),
             _int(count), _int(thin), states, _int(self.first_chain), tuning_state, jnp.asarray(is_tuning),

@@ -4,6 +4,12 @@ Each error names the field, what is wrong with it (with the value), and the reme
 They are raised before any long work starts wherever that is possible.
 """
 
+__all__ = [
+    "ConfigurationError", "FileFormatError", "GradientError", "MissingPackageError", "OptionError", "ProcessError",
+    "SpaceError", "StartError", "TargetError", "TerrazzoError", "TrainingError", "TransportError",
+    "UnsupportedError",
+]  # fmt: skip
+
 
 class TerrazzoError(Exception):
     """Base class of all errors of Terrazzo.

@@ -1,3 +1,5 @@
 """The calls of users: `sample`, `maximize`, `condition`."""
 
-from terrazzo.inference.call import sample as sample
+from terrazzo.inference.call import sample
+
+__all__ = ["sample"]

@@ -73,7 +73,7 @@ def sample(
     plan: Any = None,
     progress: Any = "auto",
 ) -> Result:
-    """Draws from an unnormalised log-probability over integers.
+    """Draws from an unnormalised log-probability over integers, categories, and real variables beside them.
 
     Small spaces are enumerated, and functions whose terms tie few sites together are summed site by site: draws are
     then independent and exact. Elsewhere it explores by parallel tempering, learns an autoregressive transport

@@ -62,11 +62,11 @@ from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
 from terrazzo.targets.precision import MAX_ROUNDING, PrecisionLoss, rounding
 from terrazzo.targets.target import Target
-from terrazzo.training import Fitted, fit, reverse_kl
+from terrazzo.training import Fitted, fit
+from terrazzo.training.settings import NUM_STEPS
 from terrazzo.transports import AbstractTransport, deserialise, is_storable, sample_transport, serialise
 
 EVIDENCE_DRAWS = 8192
-TRAINING = {"num_steps": 3000, "batch_size": 128, "start_beta": 0.1, "anneal_steps": 600, "patience": 3}
 
 
 class Run:
@@ -80,9 +80,9 @@ class Run:
         self.settings, self.spec, self.target, self.mesh = settings, spec, target, mesh
         self.progress, self.store, self.budget, self.interruption = progress, store, budget, interruption
         self.team = team
-        keys = jax.random.split(key_of_seed(settings.seed), 8)
+        keys = jax.random.split(key_of_seed(settings.seed), 10)
         self.train_key, self.start_key, self.init_key, self.warm_key = keys[0], *keys[2:5]
-        self.draw_key, self.evidence_key, self.plan_key = keys[5:]
+        self.draw_key, self.evidence_key, self.plan_key, self.push_key, self.trial_key = keys[5:]
         width = 1 if s.keep else space.num_dims + 8 * space.num_real_values
         length = buffer_length(s.chains, width, space.dtype.itemsize, s.draws, s.keep_latent)
         self.context = Context(
@@ -219,7 +219,14 @@ class Run:
                 "plan": plan_header(plan), "seconds": self.progress.seconds, "thin": thin, "identity": s.identity,
             }  # fmt: skip
             stored = None if plan.transport is None else serialise(plan.transport)
-            setup = Setup(header, {}, plan.history, stored, state_leaves(states), plan_arrays(plan))
+            setup = Setup(
+                header=header,
+                parameters={},
+                history=plan.history,
+                transport=stored,
+                states=state_leaves(states),
+                plan=plan_arrays(plan),
+            )
             self.store.save_setup(setup)
         return Ready(
             chains=chains, states=states, thin=thin, header=header, plan=plan, history=plan.history,
@@ -266,7 +273,14 @@ class Run:
                 stored = None if transport is None else serialise(transport)
                 parameters = by_name(chains.parameters)
                 found = {} if explored is None else explored._asdict()
-                setup = Setup(header, parameters, history, stored, state_leaves(states), found)
+                setup = Setup(
+                    header=header,
+                    parameters=parameters,
+                    history=history,
+                    transport=stored,
+                    states=state_leaves(states),
+                    plan=found,
+                )
                 self.store.save_setup(setup)
         is_plan = self.target.space.num_reals and self.settings.sampler == "auto"
         return Ready(
@@ -280,7 +294,7 @@ class Run:
         if is_over():
             return states, chains, None
         self.progress.phase("trying")
-        trial = joined([chunk.out.rows for chunk in draws(chains, self.plan_key, states, TRIAL_DRAWS)])
+        trial = joined([chunk.out.rows for chunk in draws(chains, self.trial_key, states, TRIAL_DRAWS)])
         s = self.settings
         made = explore(self.plan_key, chains, trial, self.progress, s.chains, s.warmup + s.draws, is_over)
         if made is None:
@@ -306,20 +320,17 @@ class Run:
         yield
         sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS)
         yield
-        sample_transport(self.start_key, transport, self.target, 16 * s.chains)
+        sample_transport(self.push_key, transport, self.target, 16 * s.chains)
 
     def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
         training = self.settings.training
         if training is False:
             return transport, None
         asked = dict(training) if isinstance(training, Mapping) else {}
-        settings = {"objective": reverse_kl("score_function"), **TRAINING, **asked}
-        if "anneal_steps" not in asked:
-            settings["anneal_steps"] = min(settings["anneal_steps"], settings["num_steps"] // 3)
-        self.progress.phase("training", settings["num_steps"], "steps")
+        self.progress.phase("training", asked.get("num_steps", NUM_STEPS), "steps")
         fitted = fit(
             self.train_key, transport, self.target, progress=self.progress,
-            should_stop=lambda checks, step: "budget" if self.budget.is_spent("training") else None, **settings,
+            should_stop=lambda checks, step: "budget" if self.budget.is_spent("training") else None, **asked,
         )  # fmt: skip
         return fitted.transport, fitted
 
@@ -335,7 +346,7 @@ class Run:
         uniform = np.array(self.target.possible_starts(self.start_key, chains))
         if transport is None:
             return uniform
-        pushed = sample_transport(self.start_key, transport, self.target, 16 * chains)
+        pushed = sample_transport(self.push_key, transport, self.target, 16 * chains)
         possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
         half = min((chains + 1) // 2, len(possible))
         uniform[:half] = np.asarray(pushed.theta)[possible[:half]]

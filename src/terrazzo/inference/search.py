@@ -274,7 +274,15 @@ def _begin(key: Array, target: Target, theta: Array, ladder: Array, make: Callab
     ladders = jax.vmap(make(target, **tune.parameters(first)).init)(theta, jax.random.split(key, len(theta)))
     zero = jnp.zeros((), jnp.int32)
     none = jnp.zeros(len(theta), jnp.int32)
-    return _Rounds(ladders, first, ladders.position, ladders.log_prob, zero, zero, none)
+    return _Rounds(
+        ladders=ladders,
+        tuning=first,
+        best=ladders.position,
+        best_log_prob=ladders.log_prob,
+        last_gain=zero,
+        num_rounds=zero,
+        num_evaluations=none,
+    )
 
 
 @jit
@@ -299,13 +307,13 @@ def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: 
         num_rounds = state.num_rounds + 1
         is_gain = jnp.max(value) > jnp.max(state.best_log_prob)
         return _Rounds(
-            ladders,
-            tune.update(state.tuning, jax.vmap(tune.observe)(ladders, infos)),
-            jnp.where(is_better[:, None], theta, state.best),
-            jnp.where(is_better, value, state.best_log_prob),
-            jnp.where(is_gain, num_rounds, state.last_gain),
-            num_rounds,
-            state.num_evaluations + infos.num_evaluations,
+            ladders=ladders,
+            tuning=tune.update(state.tuning, jax.vmap(tune.observe)(ladders, infos)),
+            best=jnp.where(is_better[:, None], theta, state.best),
+            best_log_prob=jnp.where(is_better, value, state.best_log_prob),
+            last_gain=jnp.where(is_gain, num_rounds, state.last_gain),
+            num_rounds=num_rounds,
+            num_evaluations=state.num_evaluations + infos.num_evaluations,
         )
 
     return jax.lax.while_loop(goes_on, one, state._replace(num_evaluations=jnp.zeros_like(state.num_evaluations)))

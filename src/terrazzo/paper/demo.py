@@ -82,11 +82,11 @@ def run_demo(folder: Any, *, index: int = 0, seed: int = 0, progress: Any = "aut
     except MissingPackageError:
         figure = None
     return DemoReport(
-        result,
-        tv["flow + MH"],
-        float(np.mean(reference)),
-        tv["flow"],
-        np.stack([found, wanted]),
-        figure,
-        time.perf_counter() - began,
+        result=result,
+        tv_draws=tv["flow + MH"],
+        tv_independent=float(np.mean(reference)),
+        tv_flow=tv["flow"],
+        component_shares=np.stack([found, wanted]),
+        figure=figure,
+        seconds=time.perf_counter() - began,
     )

@@ -4,5 +4,6 @@
 a section of the page or something it draws with.
 """
 
-from terrazzo.report.page import render_page as render_page
-from terrazzo.report.page import write_page as write_page
+from terrazzo.report.page import render_page, write_page
+
+__all__ = ["render_page", "write_page"]

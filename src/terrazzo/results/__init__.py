@@ -1,3 +1,5 @@
 """Results: draws with everything that was measured while they were made."""
 
-from terrazzo.results.result import Result as Result
+from terrazzo.results.result import Result
+
+__all__ = ["Result"]

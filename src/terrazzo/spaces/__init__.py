@@ -27,6 +27,11 @@ from terrazzo.spaces.variables import binary as binary
 from terrazzo.spaces.variables import categorical as categorical
 from terrazzo.spaces.variables import integers as integers
 
+__all__ = [
+    "MAX_CARDINALITY", "Configuration", "RealVariable", "Space", "Variable", "as_discrete_space", "as_space",
+    "binary", "categorical", "integers", "ordered", "real", "simplex",
+]  # fmt: skip
+
 MAX_ENUMERATED = 2**24
 
 RESERVED_NAMES = ("chain", "draw", "log_prob")

@@ -46,18 +46,25 @@ def _zero(y: Any) -> Any:
     return jnp.zeros((), jnp.result_type(y))
 
 
+class _SameShape:
+    """A bijection between arrays of one shape."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def unconstrained_shape(self) -> tuple[int, ...]:
+        """The shape of the unconstrained coordinates."""
+        return self.shape
+
+
 @dataclass(frozen=True)
-class Identity:
+class Identity(_SameShape):
     """All reals.
 
     Forward: x = y. Inverse: y = x.
     """
 
     shape: tuple[int, ...] = ()
-
-    @property
-    def unconstrained_shape(self) -> tuple[int, ...]:
-        return self.shape
 
     def constrain(self, y: Any) -> Any:
         return y
@@ -70,7 +77,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class HalfLine:
+class HalfLine(_SameShape):
     """Reals above (sign 1) or below (sign -1) a bound.
 
     Forward: x = bound + sign exp(y). Inverse: y = log(sign (x - bound)).
@@ -79,10 +86,6 @@ class HalfLine:
     bound: float
     sign: int
     shape: tuple[int, ...] = ()
-
-    @property
-    def unconstrained_shape(self) -> tuple[int, ...]:
-        return self.shape
 
     def constrain(self, y: Any) -> Any:
         return self.bound + self.sign * jnp.exp(y)
@@ -95,7 +98,7 @@ class HalfLine:
 
 
 @dataclass(frozen=True)
-class Interval:
+class Interval(_SameShape):
     """Reals between two bounds.
 
     Forward: x = low + (high - low) sigmoid(y). Inverse: y = logit((x - low) / (high - low)).
@@ -104,10 +107,6 @@ class Interval:
     low: float
     high: float
     shape: tuple[int, ...] = ()
-
-    @property
-    def unconstrained_shape(self) -> tuple[int, ...]:
-        return self.shape
 
     def constrain(self, y: Any) -> Any:
         return self.low + (self.high - self.low) * jax.nn.sigmoid(y)
@@ -122,19 +121,25 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Simplex:
-    """Positive numbers that add up to 1, along the last axis, by breaking a stick.
-
-    Forward: x_j = s_j sigmoid(y_j - log(k - j)), with s_j = 1 - x_1 - ... - x_{j-1} the rest of the stick, for
-    j = 1..k-1; x_k is what is left. At y = 0 all parts are equal.
-    """
+class _Vectors:
+    """A bijection of vectors along the last axis."""
 
     size: int
     batch: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of a value."""
         return (*self.batch, self.size)
+
+
+@dataclass(frozen=True)
+class Simplex(_Vectors):
+    """Positive numbers that add up to 1, along the last axis, by breaking a stick.
+
+    Forward: x_j = s_j sigmoid(y_j - log(k - j)), with s_j = 1 - x_1 - ... - x_{j-1} the rest of the stick, for
+    j = 1..k-1; x_k is what is left. At y = 0 all parts are equal.
+    """
 
     @property
     def unconstrained_shape(self) -> tuple[int, ...]:
@@ -166,18 +171,11 @@ class Simplex:
 
 
 @dataclass(frozen=True)
-class Ordered:
+class Ordered(_Vectors):
     """Increasing reals along the last axis.
 
     Forward: x_1 = y_1, x_j = x_{j-1} + exp(y_j). Inverse: y_j = log(x_j - x_{j-1}).
     """
-
-    size: int
-    batch: tuple[int, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (*self.batch, self.size)
 
     @property
     def unconstrained_shape(self) -> tuple[int, ...]:
@@ -195,14 +193,10 @@ class Ordered:
 
 
 @dataclass(frozen=True)
-class Unknown:
+class Unknown(_SameShape):
     """What a stored result knows of a bijection that was the user's own: the shape of a value."""
 
     shape: tuple[int, ...] = ()
-
-    @property
-    def unconstrained_shape(self) -> tuple[int, ...]:
-        return self.shape
 
     def constrain(self, y: Any) -> Any:
         raise NotImplementedError("the bijection of a stored result is not known")

@@ -175,7 +175,8 @@ def simplex(
 ) -> RealVariable:
     """Positive numbers that add up to 1 along a last axis of length k.
 
-    The log-probability is a density of all but the last of them (as Dirichlet densities are written).
+    The log-probability is a density of all but the last of them (as Dirichlet densities are written). `shape` is the
+    shape before that axis; `dims` and `coords` name all axes, the last one too.
 
     >>> simplex(3, shape=2).shape, simplex(3, shape=2).num_unconstrained
     ((2, 3), 4)
@@ -187,7 +188,7 @@ def simplex(
 def ordered(
     k: int, shape: Any = (), *, dims: Any = None, coords: Mapping[str, Sequence[Any]] | None = None
 ) -> RealVariable:
-    """Increasing reals along a last axis of length k.
+    """Increasing reals along a last axis of length k; `shape`, `dims` and `coords` as in `simplex`.
 
     >>> ordered(3).shape
     (3,)

@@ -161,6 +161,13 @@ def integers(
 ) -> Variable:
     """An ordered variable on low, low + 1, ..., high: both ends included.
 
+    Args:
+        low: Its smallest value.
+        high: Its largest value.
+        shape: Its shape; () is a scalar.
+        dims: Names of its axes (they reach ArviZ).
+        coords: Names along each axis, by dim.
+
     >>> integers(-8, 7, shape=(2, 2)).size
     16
     """
@@ -185,6 +192,12 @@ def categorical(
     """An unordered variable: k categories, or the labels of the categories.
 
     The log-probability sees the codes 0, ..., k - 1; draws come back as labels.
+
+    Args:
+        k_or_labels: The number of categories; or their labels, strings or numbers that differ.
+        shape: Its shape; () is a scalar.
+        dims: Names of its axes (they reach ArviZ).
+        coords: Names along each axis, by dim.
 
     >>> categorical(["red", "green", "blue"]).size
     3

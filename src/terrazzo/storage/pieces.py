@@ -113,7 +113,7 @@ def _piece(path: Path, run: str, num_chains: int | None) -> Piece | None:
     chains = range(start, start + width[0])
     if num_chains is not None and chains.stop > num_chains:
         return None
-    return Piece(path, number, chains, first, count, rows, states)
+    return Piece(path=path, number=number, chains=chains, first=first, length=count, rows=rows, states=states)
 
 
 def segments(pieces: Sequence[Piece], part: range) -> list[Segment]:

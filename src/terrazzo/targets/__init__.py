@@ -1,6 +1,6 @@
 """Targets: a log-probability on a space."""
 
-from terrazzo.targets.black_boxes import BlackBox as BlackBox
-from terrazzo.targets.black_boxes import blackbox as blackbox
-from terrazzo.targets.target import Target as Target
-from terrazzo.targets.target import as_target as as_target
+from terrazzo.targets.black_boxes import BlackBox, blackbox
+from terrazzo.targets.target import Target, as_target
+
+__all__ = ["BlackBox", "Target", "as_target", "blackbox"]

@@ -23,6 +23,7 @@ from terrazzo.runtime import devices
 from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.pacing import in_chunks
 from terrazzo.targets.target import Target
+from terrazzo.training import settings
 from terrazzo.training.objectives import ForwardKL, LossInfo, ReverseKL, importance_ess, reverse_kl
 from terrazzo.transports.base import AbstractTransport
 
@@ -283,15 +284,15 @@ def fit(
     target: Target,
     *,
     objective: ReverseKL | ForwardKL | None = None,
-    num_steps: int = 10_000,
-    batch_size: int = 128,
-    learning_rate: float = 1e-3,
+    num_steps: int = settings.NUM_STEPS,
+    batch_size: int = settings.BATCH_SIZE,
+    learning_rate: float = settings.LEARNING_RATE,
     optimizer: optax.GradientTransformation | None = None,
-    clip_norm: float = 10.0,
-    start_beta: float = 1.0,
-    anneal_steps: int = 0,
-    patience: int | None = None,
-    check_every: int = 100,
+    clip_norm: float = settings.CLIP_NORM,
+    start_beta: float = settings.START_BETA,
+    anneal_steps: int | None = None,
+    patience: int | None = settings.PATIENCE,
+    check_every: int = settings.CHECK_EVERY,
     num_groups: int | None = None,
     enough_is_ess: float | None = None,
     check_objective: ReverseKL | ForwardKL | None = None,
@@ -299,7 +300,9 @@ def fit(
     should_stop: Callable[[Sequence[tuple[int, float]], int], str | None] | None = None,
     progress: Any = None,
 ) -> Fitted:
-    """Trains a transport for a target; the defaults are the paper's (Adam 1e-3, batch 128, 10,000 steps).
+    """Trains a transport for a target.
+
+    The paper trains with `num_steps=10_000, start_beta=1.0, patience=None`.
 
     Args:
         key: Random key.
@@ -312,7 +315,7 @@ def fit(
         optimizer: Any optax transformation, as `optax.adamw(1e-3)`. Keep the object: another one compiles again.
         clip_norm: Gradients are clipped to this global norm.
         start_beta: Inverse temperature at step 0.
-        anneal_steps: Steps over which it rises linearly to 1.
+        anneal_steps: Steps over which it rises linearly to 1; by default 600, or a third of the steps if that is less.
         patience: Checks without improvement before the learning rate is cut (0.3, then 0.1, then the end); None
             trains for `num_steps`.
         check_every: Steps between held-out checks.
@@ -337,12 +340,14 @@ def fit(
     _check_objects(key, transport, target, optimizer, should_stop, progress)
     num_steps, check_every = arguments.count("num_steps", num_steps), arguments.count("check_every", check_every)
     batch_size = arguments.count("batch_size", batch_size, low=2)
-    anneal_steps = arguments.count("anneal_steps", anneal_steps, low=0)
     num_groups = arguments.optional_count("num_groups", num_groups)
     patience = arguments.optional_count("patience", patience)
     learning_rate = arguments.number("learning_rate", learning_rate)
     clip_norm = arguments.number("clip_norm", clip_norm)
     start_beta = arguments.number("start_beta", start_beta, above=-1e-300, at_most=1.0, remedy="1 trains at the target")
+    anneal_steps = arguments.optional_count("anneal_steps", anneal_steps, low=0)
+    if anneal_steps is None:
+        anneal_steps = settings.default_anneal_steps(num_steps, start_beta)
     if enough_is_ess is not None:
         enough_is_ess = arguments.number("enough_is_ess", enough_is_ess, at_most=1.0)
     for name, given in (("objective", objective), ("check_objective", check_objective)):

@@ -103,7 +103,9 @@ class ReverseKL:
 
 
 def reverse_kl(gradient: str = "auto") -> ReverseKL:
-    """KL(p || p~) in the latent space: the paper's objective.
+    """KL(p || p~) in the latent space, the paper's objective: p is the Gaussian, p~ the target pulled back to it.
+
+    It needs evaluations of log pi and no draws, and may miss modes that the transport does not reach.
 
     Args:
         gradient: "straight_through" (through the floor, with du/dx = 1), "paper" (the authors' own: the offset u is
@@ -153,7 +155,7 @@ class ForwardKL(eqx.Module):
 
 
 def forward_kl(draws: Any, *, weight: float = 1.0, reverse: ReverseKL | None = None) -> ForwardKL:
-    """KL(pi || q) on draws of running chains: it covers every mode the draws cover.
+    """KL(pi || q), maximum likelihood of the transport's distribution q on given draws: it covers their modes.
 
     Args:
         draws: Flat configurations, (draw, dim): a large replay buffer, not a handful of correlated states.

@@ -17,3 +17,10 @@ from terrazzo.transports.registry import TransportSpec as TransportSpec
 from terrazzo.transports.serialisation import deserialise as deserialise
 from terrazzo.transports.serialisation import is_storable as is_storable
 from terrazzo.transports.serialisation import serialise as serialise
+
+__all__ = [
+    "REGISTRY", "AbstractTransport", "AutoregressiveTransport", "FlowTransport", "ProductTransport",
+    "TransportRecipe", "TransportSpec", "autoregressive_transport", "coupling_order", "deserialise",
+    "flow_transport", "is_storable", "log_weight", "posterior_log_weights", "product_transport", "sample_transport",
+    "serialise",
+]  # fmt: skip

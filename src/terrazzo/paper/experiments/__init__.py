@@ -1,8 +1,7 @@
 """The paper's four experiments: what they run, how long, and one record for every finished piece."""
 
-from terrazzo.paper.experiments.base import Piece as Piece
-from terrazzo.paper.experiments.presets import EXPERIMENTS as EXPERIMENTS
-from terrazzo.paper.experiments.presets import PRESETS as PRESETS
-from terrazzo.paper.experiments.runner import Request as Request
-from terrazzo.paper.experiments.runner import pieces as pieces
-from terrazzo.paper.experiments.runner import reproduce as reproduce
+from terrazzo.paper.experiments.base import Piece
+from terrazzo.paper.experiments.presets import EXPERIMENTS, PRESETS
+from terrazzo.paper.experiments.runner import Request, pieces, reproduce
+
+__all__ = ["EXPERIMENTS", "PRESETS", "Piece", "Request", "pieces", "reproduce"]

@@ -68,4 +68,11 @@ def _extras(truth: Any) -> Extras:
     return extras
 
 
-ISING = Experiment("ising", "Ising model: denoising a binary digit", tuple(EDGE_COUNTS), 0, METHODS, build)
+ISING = Experiment(
+    name="ising",
+    title="Ising model: denoising a binary digit",
+    settings=tuple(EDGE_COUNTS),
+    num_folds=0,
+    methods=METHODS,
+    build=build,
+)

@@ -79,5 +79,11 @@ def check_data(setting: str, archive: Path | None) -> None:
 
 
 LOGISTIC = Experiment(
-    "logistic", "Quantised logistic regression", SETTINGS, NUM_FOLDS, METHODS, build, check_data=check_data
+    name="logistic",
+    title="Quantised logistic regression",
+    settings=SETTINGS,
+    num_folds=NUM_FOLDS,
+    methods=METHODS,
+    build=build,
+    check_data=check_data,
 )

@@ -129,7 +129,8 @@ def train_flow(method: Method, plan: Plan, context: Context) -> Fitted:
         transport = flow_transport(context.target.space, key=build_key, architecture="paper", **plan.flow)
         return fit(
             train_key, transport, context.target, objective=reverse_kl(method.gradient), num_steps=iterations,
-            batch_size=plan.batch_size, learning_rate=LEARNING_RATE, check_every=CHECK_EVERY, progress=progress,
+            batch_size=plan.batch_size, learning_rate=LEARNING_RATE, start_beta=1.0, patience=None,
+            check_every=CHECK_EVERY, progress=progress,
         )  # fmt: skip
 
 

@@ -56,4 +56,11 @@ def _extras(target: Target, seed: int) -> Extras:
     return extras
 
 
-MIXTURE = Experiment("mixture", "Discretised Gaussian mixtures", SETTINGS[:NUM_TARGETS], 0, METHODS, build)
+MIXTURE = Experiment(
+    name="mixture",
+    title="Discretised Gaussian mixtures",
+    settings=SETTINGS[:NUM_TARGETS],
+    num_folds=0,
+    methods=METHODS,
+    build=build,
+)

@@ -50,9 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             save_archive(options.write_archive)
             return 0
         request = Request(
-            tuple(options.experiments or ["all"]), options.preset, options.out, tuple(options.samplers),
-            tuple(options.settings), tuple(options.folds), options.seed, options.archive, options.max_seconds,
-            options.progress,
+            experiments=tuple(options.experiments or ["all"]), preset=options.preset, out=options.out,
+            samplers=tuple(options.samplers), settings=tuple(options.settings), folds=tuple(options.folds),
+            seed=options.seed, archive=options.archive, max_seconds=options.max_seconds, progress=options.progress,
         )  # fmt: skip
         return 1 if reproduce(request, tell) else 0
     except TerrazzoError as error:

@@ -57,4 +57,12 @@ def _extras(support: np.ndarray, target: Target) -> Extras:
     return extras
 
 
-SELECTION = Experiment("selection", "Bayesian variable selection", SETTINGS, 0, METHODS, build, "float64")
+SELECTION = Experiment(
+    name="selection",
+    title="Bayesian variable selection",
+    settings=SETTINGS,
+    num_folds=0,
+    methods=METHODS,
+    build=build,
+    precision="float64",
+)

@@ -10,6 +10,8 @@ from terrazzo.paper.report.page import render_page
 from terrazzo.paper.report.rows import collect_rows
 from terrazzo.paper.report.tables import make_tables, to_latex, to_markdown
 
+__all__ = ["Report", "write_report"]
+
 
 class Report(NamedTuple):
     """Where the parts of a report are."""

@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.samplers.kernels.gibbs import positive_int, settled, start
-from terrazzo.samplers.parts.base import SamplingAlgorithm, State, as_float
-from terrazzo.samplers.parts.energy import WallInfo, changed_log_prob, log_change, wall_info
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State, as_float
+from terrazzo.samplers.parts.energy import changed_log_prob, log_change, wall_info
 from terrazzo.targets.target import Target
 
 AUGMENTATIONS = ("gaussian", "exponential")
@@ -124,7 +124,7 @@ def binary_hmc(target: Target, *, augmentation: str = "gaussian", num_sweeps: in
         raise OptionError("augmentation", f"{augmentation!r} is unknown", f"one of {', '.join(AUGMENTATIONS)}")
     trajectory = _gaussian_trajectory if augmentation == "gaussian" else _exponential_trajectory
 
-    def step(rng_key: Array, state: State) -> tuple[State, WallInfo]:
+    def step(rng_key: Array, state: State) -> tuple[State, Info]:
         new, num_hits, num_crossed = trajectory(rng_key, target, state, num_sweeps)
         crossing_rate = num_crossed.astype(as_float(0.0).dtype) / jnp.maximum(num_hits, 1).astype(as_float(0.0).dtype)
         num_evaluations: Any = num_hits if target.site_logits_fn is None else 1

@@ -19,10 +19,17 @@ from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.errors.arguments import options, shown
 from terrazzo.samplers.kernels.coloured_gibbs import MAX_COLOURS
 from terrazzo.samplers.kernels.gibbs import positive_int
-from terrazzo.samplers.parts.base import BoundSampler, SamplerSpec, SamplingAlgorithm, State, Tuning, starts_plainly
+from terrazzo.samplers.parts.base import (
+    BoundSampler,
+    Info,
+    SamplerSpec,
+    SamplingAlgorithm,
+    State,
+    Tuning,
+    starts_plainly,
+)
 from terrazzo.samplers.parts.real_moves import (
     MAX_DOUBLINGS,
-    MixedInfo,
     MixedState,
     chosen_kernel,
     move_reals,
@@ -162,7 +169,7 @@ def blocked(
             count = count + jnp.asarray(info.num_evaluations, jnp.int32)
         return inner.position, count
 
-    def step(rng_key: Array, state: MixedState) -> tuple[MixedState, MixedInfo]:
+    def step(rng_key: Array, state: MixedState) -> tuple[MixedState, Info]:
         theta_key, real_key = jax.random.split(rng_key)
         theta, count = state.position, jnp.zeros((), jnp.int32)
         if target.space.num_dims:

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from terrazzo.errors import UnsupportedError
-from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning
 from terrazzo.samplers.parts.real_moves import (
     MAX_DOUBLINGS,
-    MixedInfo,
     MixedState,
     check_mixed,
     chosen_kernel,
@@ -114,7 +113,7 @@ def collapsed(
         y = jnp.asarray(position.reals, jnp.result_type(float))
         return MixedState(position.theta, y, target.log_prob_of(position.theta, y), jnp.asarray(False))
 
-    def step(rng_key: Array, state: MixedState) -> tuple[MixedState, MixedInfo]:
+    def step(rng_key: Array, state: MixedState) -> tuple[MixedState, Info]:
         real_key, theta_key = jax.random.split(rng_key)
         moved = move_reals(
             real_key, log_marginal, state.reals, kernel=kernel, scale=scale, inverse_mass_matrix=inverse_mass_matrix,

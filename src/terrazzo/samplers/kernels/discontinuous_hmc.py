@@ -20,8 +20,8 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.errors import OptionError
 from terrazzo.samplers.kernels.gibbs import positive_int, settled, start
 from terrazzo.samplers.parts import randomness
-from terrazzo.samplers.parts.base import SamplingAlgorithm, State, Tuning, as_float
-from terrazzo.samplers.parts.energy import WallInfo, changed_log_prob, log_change, wall_info
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State, Tuning, as_float
+from terrazzo.samplers.parts.energy import changed_log_prob, log_change, wall_info
 from terrazzo.samplers.parts.tuning import dual_averaging_tuning
 from terrazzo.targets.target import Target
 
@@ -86,7 +86,7 @@ def discontinuous_hmc(
         u = u.at[site].set(jnp.where(is_crossed, x - cells, u[site]))
         return state, u, momentum.at[site].set(direction * speed), num_crossed + is_crossed.astype(num_crossed.dtype)
 
-    def step(rng_key: Array, state: State) -> tuple[State, WallInfo]:
+    def step(rng_key: Array, state: State) -> tuple[State, Info]:
         u_key, momentum_key, jitter_key, order_key = jax.random.split(rng_key, 4)
         dtype = step_size.dtype
         u = jax.random.uniform(u_key, (num_dims,), dtype)
@@ -114,5 +114,5 @@ def tuning(target: Target, *, target_crossing: float = TARGET_CROSSING, **_: Any
         1.0,
         target_crossing,
         bounds=(SMALLEST_STEP, float(max(2, target.space.max_size))),
-        statistic=lambda state, info: info.crossing_rate,
+        statistic=lambda state, info: info.details["crossing_rate"],
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from terrazzo.errors import OptionError
 from terrazzo.samplers.kernels.gibbs import positive_int
@@ -20,28 +20,12 @@ from terrazzo.samplers.kernels.latent.elliptical_slice import elliptical_slice
 from terrazzo.samplers.kernels.latent.independence import independence
 from terrazzo.samplers.kernels.latent.pcn import pcn
 from terrazzo.samplers.kernels.tempering import prepared_kernel, resolve_kernel
-from terrazzo.samplers.parts.base import SamplingAlgorithm, State, as_float, select, starts_plainly
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State, as_float, select, starts_plainly
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 from terrazzo.transports.base import AbstractTransport
 
 MOVES = ("independence", "pcn", "elliptical_slice")
-
-
-class HybridInfo(NamedTuple):
-    """What one hybrid step did.
-
-    Attributes:
-        acceptance_rate: The mean acceptance of all its moves.
-        is_accepted: Whether a global move was accepted.
-        num_evaluations: Evaluations of the target, all moves together.
-        global_acceptance_rate: The acceptance probability of the global moves.
-    """
-
-    acceptance_rate: Float[Array, ""]
-    is_accepted: Bool[Array, ""]
-    num_evaluations: Int[Array, ""]
-    global_acceptance_rate: Float[Array, ""]
 
 
 class GlobalMove(NamedTuple):
@@ -143,7 +127,7 @@ def hybrid(
     def init(position: Int[Array, " dim"], rng_key: Array) -> State:
         return State(position, target.log_prob(position))
 
-    def play(state: State, given: tuple[Array, Any]) -> tuple[State, HybridInfo]:
+    def play(state: State, given: tuple[Array, Any]) -> tuple[State, Info]:
         """One round, with what was drawn ahead for it."""
         round_key, proposal = given
         jump_key, start_key, walk_key = jax.random.split(round_key, 3)
@@ -162,17 +146,16 @@ def hybrid(
         start = (inner, as_float(rate), jnp.asarray(num_global + (0 if is_plain else 1), jnp.int32))
         inner, acceptance, evaluations = jax.lax.fori_loop(0, count, walk, start)
         num_moves = jnp.maximum(num_global + count, 1).astype(acceptance.dtype)
-        info = HybridInfo(acceptance / num_moves, is_accepted, evaluations, as_float(rate))
+        info = Info(acceptance / num_moves, is_accepted, evaluations, {"global_acceptance_rate": as_float(rate)})
         return State(inner.position, inner.log_prob), info
 
-    def step(rng_key: Array, state: State) -> tuple[State, HybridInfo]:
+    def step(rng_key: Array, state: State) -> tuple[State, Info]:
         draw_key, play_key = jax.random.split(rng_key)
         ahead = None if jump is None else jax.vmap(jump.draw)(jax.random.split(draw_key, num_rounds))
         state, rounds = jax.lax.scan(play, state, (jax.random.split(play_key, num_rounds), ahead))
-        return state, HybridInfo(
-            jnp.mean(rounds.acceptance_rate), jnp.any(rounds.is_accepted),
-            jnp.sum(rounds.num_evaluations, dtype=jnp.int32), jnp.mean(rounds.global_acceptance_rate),
-        )  # fmt: skip
+        evaluations = jnp.sum(rounds.num_evaluations, dtype=jnp.int32)
+        details = jax.tree.map(jnp.mean, rounds.details)
+        return state, Info(jnp.mean(rounds.acceptance_rate), jnp.any(rounds.is_accepted), evaluations, details)
 
     return SamplingAlgorithm(init, step)
 

@@ -23,22 +23,28 @@ from terrazzo.targets.target import Target
 UPDATES = 16  # a step
 
 
+class Slice(NamedTuple):
+    """The values [low, high] of a site among which one at or above the level is looked for."""
+
+    site: Int[Array, ""]
+    level: Float[Array, ""]
+    low: Int[Array, ""]
+    high: Int[Array, ""]
+
+
 def draw_level(key: Array, log_prob: Float[Array, ""]) -> Float[Array, ""]:
     """The logarithm of a uniform height below pi."""
     return log_prob - jax.random.exponential(key, (), log_prob.dtype)
 
 
 class Search(NamedTuple):
-    """What is left to do in a step, and the interval [low, high] at the present site."""
+    """A step under way: the slice at the present site, and what is left to do."""
 
     key: Array
     state: State
+    slice: Slice
     num_left: Int[Array, ""]
     num_evaluations: Int[Array, ""]
-    site: Int[Array, ""]
-    level: Float[Array, ""]
-    low: Int[Array, ""]
-    high: Int[Array, ""]
 
 
 def slice_gibbs(target: Target, *, num_updates: int = UPDATES) -> SamplingAlgorithm:
@@ -68,20 +74,22 @@ def slice_gibbs(target: Target, *, num_updates: int = UPDATES) -> SamplingAlgori
         key, site_key, level_key = jax.random.split(key, 3)
         site = jax.random.randint(site_key, (), 0, num_dims, jnp.int32)
         level = draw_level(level_key, state.log_prob)
-        return Search(key, state, num_left, num_evaluations, site, level, jnp.zeros((), jnp.int32), sizes[site] - 1)
+        whole = Slice(site, level, jnp.zeros((), jnp.int32), sizes[site] - 1)
+        return Search(key, state, whole, num_left, num_evaluations)
 
     def body(search: Search) -> Search:
-        state, here = search.state, search.state.position[search.site]
+        state, (site, level, low, high) = search.state, search.slice
+        here = state.position[site]
         key, draw_key = jax.random.split(search.key)
-        value = jax.random.randint(draw_key, (), search.low, search.high + 1, jnp.int32)
-        position = state.position.at[search.site].set(value)
+        value = jax.random.randint(draw_key, (), low, high + 1, jnp.int32)
+        position = state.position.at[site].set(value)
         tried = State(position, target.log_prob(position))
-        low = jnp.where(value < here, value + 1, search.low)
-        high = jnp.where(value > here, value - 1, search.high)
-        is_found = (tried.log_prob >= search.level) | (value == here)
+        low, high = jnp.where(value < here, value + 1, low), jnp.where(value > here, value - 1, high)
+        is_found = (tried.log_prob >= level) | (value == here)
         is_over = is_found | (low == high)
-        shrunk = search._replace(key=key, num_evaluations=search.num_evaluations + 1, low=low, high=high)
-        following = begin(key, select(is_found, tried, state), search.num_left - 1, search.num_evaluations + 1)
+        num_left, num_evaluations = search.num_left, search.num_evaluations + 1
+        shrunk = Search(key, state, Slice(site, level, low, high), num_left, num_evaluations)
+        following = begin(key, select(is_found, tried, state), num_left - 1, num_evaluations)
         return select(is_over, following, shrunk)
 
     def step(rng_key: Array, state: State) -> tuple[State, Info]:

@@ -20,9 +20,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.samplers.kernels.locally_balanced import NeighbourState, neighbourhood
-from terrazzo.samplers.kernels.zanella import JumpInfo, advance
+from terrazzo.samplers.kernels.zanella import advance
 from terrazzo.samplers.parts import randomness
-from terrazzo.samplers.parts.base import SamplingAlgorithm
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm
 from terrazzo.samplers.parts.ratios import Moves
 from terrazzo.targets.target import Target
 
@@ -111,7 +111,7 @@ def tabu(
         cost = jnp.where(is_flip, 0, local.num_evaluations).astype(jnp.int32)
         return new._replace(switches=new.switches ^ is_flip), cost
 
-    def step(rng_key: Array, state: TabuState) -> tuple[TabuState, JumpInfo]:
+    def step(rng_key: Array, state: TabuState) -> tuple[TabuState, Info]:
         log_rate = lambda s: jax.nn.logsumexp(event_log_rates(s))
         return advance(rng_key, state, duration, log_rate, jump)
 

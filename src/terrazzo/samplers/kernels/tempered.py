@@ -24,7 +24,7 @@ from terrazzo.runtime.compilation import jit
 from terrazzo.samplers.kernels import blocked as _blocked
 from terrazzo.samplers.kernels import collapsed as _collapsed
 from terrazzo.samplers.kernels.tempering import log_swap, tried_pairs
-from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning
 from terrazzo.samplers.parts.ladders import LadderState, default_ladder, equalised
 from terrazzo.samplers.parts.real_moves import ACCEPTANCE, Moved, chosen_kernel, hamiltonian, move_reals
 from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
@@ -67,17 +67,6 @@ class TemperedState(NamedTuple):
     ys: Float[Array, "replica real"]
     log_weights: Float[Array, " replica"]
     parity: Int[Array, ""]
-
-
-class TemperedInfo(NamedTuple):
-    """One round: the cold move, the swap probability of every pair, and the acceptance of every replica."""
-
-    acceptance_rate: Float[Array, ""]
-    is_accepted: Bool[Array, ""]
-    num_evaluations: Int[Array, ""]
-    is_divergent: Bool[Array, ""]
-    swap_rates: Float[Array, " pair"]
-    rates: Float[Array, " replica"]
 
 
 def tempered(
@@ -179,7 +168,7 @@ def tempered(
         zero = jnp.zeros((), jnp.int32)
         return TemperedState(theta, y, target.log_prob_of(theta, y), jnp.asarray(False), thetas, ys, weights, zero)
 
-    def step(rng_key: Array, state: TemperedState) -> tuple[TemperedState, TemperedInfo]:
+    def step(rng_key: Array, state: TemperedState) -> tuple[TemperedState, Info]:
         move_key, swap_key, last_key = jax.random.split(rng_key, 3)
         keys = jax.random.split(move_key, count)
         thetas, moved, weights = _of_all(summation, move)(keys, betas, steps, state.thetas, state.ys)
@@ -194,10 +183,10 @@ def tempered(
         )  # fmt: skip
         is_accepted = jnp.any(new.reals != state.reals) | jnp.any(new.position != state.position)
         evaluations = (moved.num_evaluations.sum() + 2 * count + 1).astype(jnp.int32)
-        return new, TemperedInfo(
-            moved.acceptance_rate[-1], is_accepted, evaluations, moved.is_divergent[-1], jnp.exp(log_rates),
-            moved.acceptance_rate,
-        )  # fmt: skip
+        details = {
+            "is_divergent": moved.is_divergent[-1], "swap_rates": jnp.exp(log_rates), "rates": moved.acceptance_rate,
+        }  # fmt: skip
+        return new, Info(moved.acceptance_rate[-1], is_accepted, evaluations, details)
 
     return SamplingAlgorithm(init, step)
 
@@ -301,7 +290,7 @@ def tuning(
     return Tuning(
         init=init,
         parameters=lambda s: {"inverse_temperatures": s.ladder.betas, "scales": jnp.exp(s.scales.value)},
-        observe=lambda state, info: (info.swap_rates, info.rates),
+        observe=lambda state, info: (info.details["swap_rates"], info.details["rates"]),
         update=update,
         final=lambda s: {"inverse_temperatures": s.ladder.betas, "scales": jnp.exp(s.scales.average)},
     )

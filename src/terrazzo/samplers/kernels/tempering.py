@@ -35,6 +35,7 @@ from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import (
     BoundSampler,
     Distribution,
+    Info,
     SamplerSpec,
     SamplingAlgorithm,
     State,
@@ -63,22 +64,6 @@ class TemperingState(NamedTuple):
     places: Int[Array, " replica"]
     log_probs: Float[Array, " replica"]
     parity: Int[Array, ""]
-
-
-class TemperingInfo(NamedTuple):
-    """One round.
-
-    Attributes:
-        acceptance_rate: That of the cold kernel.
-        is_accepted: Whether the cold kernel moved.
-        num_evaluations: Of all replicas together.
-        swap_rates: The swap probability of every pair, tried or not.
-    """
-
-    acceptance_rate: Float[Array, ""]
-    is_accepted: Bool[Array, ""]
-    num_evaluations: Int[Array, ""]
-    swap_rates: Float[Array, " pair"]
 
 
 def resolve_kernel(kernel: Any, kernel_options: Any = None) -> Callable[[Target], SamplingAlgorithm]:
@@ -244,7 +229,7 @@ def parallel_tempering(
     >>> target = tz.Target(lambda s: 9.0 * (s[0] == s[1]), tz.binary(2))
     >>> sampler = parallel_tempering(target, inverse_temperatures=[0.0, 0.5, 1.0], kernel="gibbs")
     >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
-    >>> by_temperature(state).shape, info.swap_rates.shape
+    >>> by_temperature(state).shape, info.details["swap_rates"].shape
     ((3, 2), (2,))
     """
     betas = as_ladder(inverse_temperatures, positive_int("num_temperatures", num_temperatures))
@@ -284,7 +269,7 @@ def parallel_tempering(
             return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
         return jax.vmap(start)(betas, positions, keys)
 
-    def step(rng_key: Array, state: TemperingState) -> tuple[TemperingState, TemperingInfo]:
+    def step(rng_key: Array, state: TemperingState) -> tuple[TemperingState, Info]:
         move_key, swap_key, start_key = jax.random.split(rng_key, 3)
         held, places = _held(num_replicas), state.places
         rungs = held.rows(jnp.argsort(places))  # the temperatures of the configurations that are held
@@ -309,7 +294,8 @@ def parallel_tempering(
         index, is_here = held.local(places[-1])
         cold = positions[index] if num_parts(REPLICAS) == 1 else jnp.where(is_here, positions[index], 0)
         new = TemperingState(cold, log_probs[-1], positions, places, log_probs, 1 - state.parity)
-        return new, TemperingInfo(rates[-1], moved[-1], num_evaluations.astype(jnp.int32), jnp.exp(log_rates))
+        details = {"swap_rates": jnp.exp(log_rates)}  # of every pair, tried or not
+        return new, Info(rates[-1], moved[-1], num_evaluations.astype(jnp.int32), details)
 
     return SamplingAlgorithm(init, step)
 

@@ -13,21 +13,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from terrazzo.samplers.kernels.locally_balanced import NeighbourState, neighbourhood
 from terrazzo.samplers.parts import randomness
-from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning, as_float
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.targets.target import Target
-
-
-class JumpInfo(NamedTuple):
-    """`Info` and the number of jumps of the step."""
-
-    acceptance_rate: Float[Array, ""]
-    is_accepted: Bool[Array, ""]
-    num_evaluations: Int[Array, ""]
-    num_jumps: Int[Array, ""]
 
 
 def holding_time(key: Array, log_rate: Float[Array, ""]) -> Float[Array, ""]:
@@ -41,7 +32,7 @@ def advance(
     duration: Any,
     log_rate_fn: Callable[[Any], Float[Array, ""]],
     jump_fn: Callable[[Array, Any], tuple[Any, Int[Array, ""]]],
-) -> tuple[Any, JumpInfo]:
+) -> tuple[Any, Info]:
     """Runs a jump process for a duration.
 
     The holding time of a state is drawn once, when it is entered; what is left of it at the end of the step is
@@ -69,7 +60,7 @@ def advance(
     zero = jnp.zeros((), jnp.int32)
     carry = (key, state, holding_time(hold_key, log_rate_fn(state)), as_float(duration), zero, zero)
     _, state, _, _, num_jumps, num_evaluations = jax.lax.while_loop(cond, body, carry)
-    return state, JumpInfo(as_float(1.0), num_jumps > 0, num_evaluations, num_jumps)
+    return state, Info(as_float(1.0), num_jumps > 0, num_evaluations, {"num_jumps": num_jumps})
 
 
 def zanella(
@@ -111,7 +102,7 @@ def zanella(
         move = randomness.categorical(key, *local.log_weights(state))
         return local.after(state, move), jnp.asarray(local.num_evaluations, jnp.int32)
 
-    def step(rng_key: Array, state: NeighbourState) -> tuple[NeighbourState, JumpInfo]:
+    def step(rng_key: Array, state: NeighbourState) -> tuple[NeighbourState, Info]:
         return advance(rng_key, state, duration, log_rate, jump)
 
     return SamplingAlgorithm(local.init, step)
@@ -138,7 +129,7 @@ def tuning(target: Target, *, num_jumps: float = 4.0, **options: Any) -> Tuning:
     return Tuning(
         init=lambda: Rate(as_float(0.0), as_float(jnp.log(as_float(target.space.num_dims)))),
         parameters=duration,
-        observe=lambda state, info: info.num_jumps.astype(jnp.result_type(float)),
+        observe=lambda state, info: info.details["num_jumps"].astype(jnp.result_type(float)),
         update=update,
         final=duration,
     )

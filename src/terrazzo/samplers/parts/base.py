@@ -41,11 +41,13 @@ class Info(NamedTuple):
         acceptance_rate: The acceptance probability of the step (1 for rejection-free kernels).
         is_accepted: Whether the state moved by an accepted proposal.
         num_evaluations: Evaluations of the target's log-probability this step needed (a gradient counts as one more).
+        details: What else the kernel reports, arrays by name; None if nothing.
     """
 
     acceptance_rate: Float[Array, ""]
     is_accepted: Bool[Array, ""]
     num_evaluations: Int[Array, ""]
+    details: Any = None
 
 
 class Tuning(NamedTuple):

@@ -5,36 +5,21 @@ impossible and erroneous configurations are those of `acceptance`: leaving an im
 of the user's function) is entered and then held, so that the runner finds it.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from terrazzo.samplers.parts.base import as_float
+from terrazzo.samplers.parts.base import Info, as_float
 from terrazzo.samplers.parts.ratios import log_ratio
 from terrazzo.targets.target import Target
 
 
-class WallInfo(NamedTuple):
-    """The info of a momentum sampler without rejection.
-
-    Attributes:
-        acceptance_rate: 1: the whole trajectory is always accepted.
-        is_accepted: Whether theta changed.
-        num_evaluations: Evaluations of the target.
-        crossing_rate: The share of coordinate updates that were not turned back.
-    """
-
-    acceptance_rate: Float[Array, ""]
-    is_accepted: Bool[Array, ""]
-    num_evaluations: Int[Array, ""]
-    crossing_rate: Float[Array, ""]
-
-
-def wall_info(old: Any, new: Any, num_evaluations: Any, crossing_rate: Array) -> WallInfo:
-    """The info of one trajectory from state `old` to state `new`."""
+def wall_info(old: Any, new: Any, num_evaluations: Any, crossing_rate: Array) -> Info:
+    """The info of one trajectory without rejection; `crossing_rate` of its coordinate updates were not turned back."""
     is_moved = jnp.any(old.position != new.position)
-    return WallInfo(as_float(1.0), is_moved, jnp.asarray(num_evaluations, jnp.int32), as_float(crossing_rate))
+    details = {"crossing_rate": as_float(crossing_rate)}
+    return Info(as_float(1.0), is_moved, jnp.asarray(num_evaluations, jnp.int32), details)
 
 
 def log_change(new: Float[Array, ""], old: Float[Array, ""]) -> Float[Array, ""]:

@@ -100,4 +100,4 @@ def tuning(
         )
 
     parameters = lambda state: {"inverse_temperatures": state.betas}
-    return Tuning(init, parameters, lambda state, info: info.swap_rates, update, parameters)
+    return Tuning(init, parameters, lambda state, info: info.details["swap_rates"], update, parameters)

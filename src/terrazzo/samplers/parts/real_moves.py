@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.errors.arguments import shown
-from terrazzo.samplers.parts.base import Tuning, as_float, select
+from terrazzo.samplers.parts.base import Info, Tuning, as_float, select
 from terrazzo.samplers.parts.tuning import windowed_tuning
 from terrazzo.targets.target import Target
 
@@ -47,24 +47,6 @@ class MixedState(NamedTuple):
     reals: Float[Array, " real"]
     log_prob: Float[Array, ""]
     is_divergent: Bool[Array, ""]
-
-
-class MixedInfo(NamedTuple):
-    """One step on a mixed space.
-
-    Attributes:
-        acceptance_rate: That of the move of the reals.
-        is_accepted: Whether anything moved.
-        num_evaluations: Evaluations of the target (a gradient counts as one more).
-        is_divergent: Whether the trajectory diverged.
-        num_leapfrogs: Steps of the trajectory.
-    """
-
-    acceptance_rate: Float[Array, ""]
-    is_accepted: Bool[Array, ""]
-    num_evaluations: Int[Array, ""]
-    is_divergent: Bool[Array, ""]
-    num_leapfrogs: Int[Array, ""]
 
 
 class Moved(NamedTuple):
@@ -218,9 +200,7 @@ def check_mixed(target: Target) -> None:
         raise UnsupportedError("sampler", "is for spaces with real variables", "e.g. sampler='gibbs'")
 
 
-def summed_info(moved: Moved, is_accepted: Array, num_evaluations: Any) -> MixedInfo:
+def summed_info(moved: Moved, is_accepted: Array, num_evaluations: Any) -> Info:
     """The info of a step, from that of its move of the reals."""
-    return MixedInfo(
-        moved.acceptance_rate, is_accepted, jnp.asarray(num_evaluations, jnp.int32), moved.is_divergent,
-        moved.num_leapfrogs,
-    )  # fmt: skip
+    details = {"is_divergent": moved.is_divergent, "num_leapfrogs": moved.num_leapfrogs}
+    return Info(moved.acceptance_rate, is_accepted, jnp.asarray(num_evaluations, jnp.int32), details)

@@ -38,6 +38,11 @@ from terrazzo.targets.structure.tables import Factors as Factors
 from terrazzo.targets.structure.tables import factor_tables
 from terrazzo.targets.structure.terms import Block, Terms, find_terms
 
+__all__ = [
+    "AbstractSiteLogits", "ColouredSweep", "DenseTerm", "Exact", "Explanation", "FactorGraph", "Factors",
+    "PairTables", "PottsForm", "RunningField", "RunningProducts", "RunningTables", "Structure", "Summation", "read",
+]  # fmt: skip
+
 MAX_SECONDS = 10.0  # for reading a function: a lattice of 65,536 sites takes one
 MAX_SITE_ENTRIES = 2**12  # of tables a site, on average, up to which looking them up is preferred to linear products
 MAX_ENTRIES = 2.0**24  # of all tables, once for each site, for the conditionals of single sites

@@ -156,11 +156,6 @@ class Order:
         return float((2.0**self.log_sizes).sum()) if self.sites else np.inf
 
 
-def elimination_cost(graph: FactorGraph) -> tuple[float, float]:
-    """The entries of the largest table, and of all tables, of an elimination; infinite where no order was found."""
-    return graph.order.max_entries, graph.order.total_entries
-
-
 def elimination_order(graph: FactorGraph, max_log_size: float = 26.0) -> Order:
     """The cheaper of two orders: least fill-in first, and by bandwidth (strips and chains).
 
