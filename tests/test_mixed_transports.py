@@ -131,7 +131,7 @@ def _jumps(target, transport, **options):
 
     def step(key, state):
         start = Configuration(state.position, state.reals)
-        found, rate = jumped(key, target, transport, start, **{"move": "independence", "scale": 0.5, **options})
+        found, rate, _ = jumped(key, target, transport, start, **{"move": "independence", "scale": 0.5, **options})
         return whole.init(found), rate
 
     return SamplingAlgorithm(whole.init, step)
@@ -218,6 +218,36 @@ def test_the_gradient_of_the_reverse_kl_is_unbiased():
     moving = error > 1e-12
     assert np.abs(truth[~moving]).max(initial=0.0) < 1e-6
     assert (np.abs(sampled.mean(axis=0) - truth)[moving] / error[moving]).max() < limit(int(moving.sum()))
+
+
+def test_annealing_begins_at_the_reference_or_at_wide_normals():
+    """At beta = 0 the objective does not see the target, which is far away."""
+    space = tz.Space(k=tz.binary(), x=tz.real())
+    own = tz.Reference(
+        lambda v: jax.scipy.stats.norm.logpdf(v["x"], 1.0, 2.0) - jnp.log(2.0),
+        lambda key: {"k": jnp.asarray(0), "x": 1.0 + 2.0 * jax.random.normal(key)},
+    )
+    transport, key = build("autoregressive", space), jax.random.key(0)
+    z = jax.random.normal(key, (256, 2))
+    found = push_all(transport, z)
+    log_q = jax.vmap(lambda z: -0.5 * jnp.sum(z**2) - jnp.log(2 * jnp.pi))(z) - found.log_volume
+    x = found.theta.reals[:, 0]
+    starts = {None: -0.5 * (x / 3.0) ** 2, own: jax.scipy.stats.norm.logpdf(x, 1.0, 2.0) - jnp.log(2.0)}
+    for reference, start in starts.items():
+        target = tz.Target(lambda v: -0.5 * (v["x"] - 50.0) ** 2, space, reference=reference)
+        _, info = tz.reverse_kl().resolve(transport, target)(transport, target, key, 256, jnp.zeros(()))
+        np.testing.assert_allclose(info.value, jnp.mean(log_q - start), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "flow"])
+def test_reals_alone_have_transports_too(name):
+    transport = build(name, tz.Space(tz.real(3)), 0.2)
+    assert round_trip_gap(transport, 1_000) < 1e-6
+    z = jax.random.normal(jax.random.key(0), (20, 3))
+    reals = (lambda t, z: t.push(z).theta.reals) if name == "flow" else (lambda t, z: t.decode(z)[0].reals)
+    jacobian = eqx.filter_jit(lambda t, z: jax.vmap(jax.jacfwd(lambda z: reals(t, z)))(z))(transport, z)
+    log_volume = push_all(transport, z).log_volume
+    np.testing.assert_allclose(log_volume, jnp.linalg.slogdet(jacobian)[1], atol=1e-9)
 
 
 def test_draws_that_do_not_fit_are_refused():

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from terrazzo.errors import TransportError, arguments
@@ -25,11 +24,10 @@ from terrazzo.transports import cells, networks, normal
 from terrazzo.transports.base import AbstractTransport, Position, Pushed, Relaxed, Scored, codes_of, lift_by_rejection
 from terrazzo.transports.couplings import Bijection, CouplingStack
 from terrazzo.transports.dequantizers import AbstractDequantizer, FlowDequantizer, UniformDequantizer
-from terrazzo.transports.sites import LOGISTIC_SD, placed
+from terrazzo.transports.sites import LOG_LOGISTIC_SD, placed
 
 ARCHITECTURES = ("spline", "affine", "paper")
 DEQUANTIZERS = ("flow", "uniform")
-LOG_LOGISTIC_SD = float(np.log(LOGISTIC_SD))
 
 
 class FlowTransport(AbstractTransport):

@@ -28,7 +28,8 @@ from terrazzo.transports.splines import rational_quadratic_spline as spline
 
 SOFTMAX_LIMIT = 64
 MAX_LOG_SCALE = 8.0  # of a real coordinate given the others, against its scale overall
-LOGISTIC_SD = np.pi / np.sqrt(3.0)
+LOGISTIC_SD = float(np.pi / np.sqrt(3.0))
+LOG_LOGISTIC_SD = float(np.log(LOGISTIC_SD))
 CENTRES = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # standard deviations at which features of a real bend
 
 
@@ -116,7 +117,7 @@ def real_transform(z: Float[Array, ""], outputs: Float[Array, " outputs"]) -> tu
     w, log_tail = normal.normal_to_logistic(z)
     bent, log_spline = spline.transform(w / LOGISTIC_SD, outputs[2:])
     log_scale = _log_scale(outputs[0])
-    return outputs[1] + jnp.exp(log_scale) * bent, log_tail - np.log(LOGISTIC_SD) + log_spline + log_scale
+    return outputs[1] + jnp.exp(log_scale) * bent, log_tail - LOG_LOGISTIC_SD + log_spline + log_scale
 
 
 def real_inverse(r: Float[Array, ""], outputs: Float[Array, " outputs"]) -> tuple[Array, Array]:
@@ -125,7 +126,7 @@ def real_inverse(r: Float[Array, ""], outputs: Float[Array, " outputs"]) -> tupl
     w, log_spline = spline.inverse((r - outputs[1]) * jnp.exp(-log_scale), outputs[2:])
     z = normal.logistic_to_normal(LOGISTIC_SD * w)
     log_tail = normal.normal_to_logistic(z)[1]
-    return z, log_spline - log_tail + np.log(LOGISTIC_SD) - log_scale
+    return z, log_spline - log_tail + LOG_LOGISTIC_SD - log_scale
 
 
 def standardised(y: Array, location: Array, log_scale: Array) -> Array:

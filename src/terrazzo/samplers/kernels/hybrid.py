@@ -119,6 +119,9 @@ def hybrid(
 ) -> SamplingAlgorithm:
     """One global move through the transport, then `num_local` local moves; `num_rounds` times.
 
+    On a space with real variables `mixed_hybrid` takes its place: its jumps are joint, and its local moves those of
+    `blocked`.
+
     Args:
         target: The target.
         transport: The transport; None leaves the global move out.

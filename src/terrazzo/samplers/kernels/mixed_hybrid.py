@@ -52,8 +52,8 @@ def joint_log_weight(target: Target, transport: Any, position: Configuration) ->
 
 def jumped(
     key: Array, target: Target, transport: Any, start: Configuration, *, move: str, scale: Any
-) -> tuple[Configuration, Array]:
-    """A configuration after one jump, and its acceptance probability."""
+) -> tuple[Configuration, Array, Array]:
+    """A configuration after one jump, its acceptance probability, and the evaluations that it took."""
     draw_key, accept_key = jax.random.split(key)
     if move != "independence" or not transport.has_exact_dequantizer:
         algorithm = latent_kernel(target, transport, move, scale)
@@ -61,14 +61,15 @@ def jumped(
         is_lifted = jnp.all(state.position.theta == start.theta) & jnp.all(jnp.isfinite(state.z))
         new, info = algorithm.step(accept_key, state)
         is_moved = is_lifted & jnp.asarray(info.is_accepted)
-        return select(is_moved, new.position, start), jnp.where(is_lifted, as_float(info.acceptance_rate), 0.0)
+        rate = jnp.where(is_lifted, as_float(info.acceptance_rate), 0.0)
+        return select(is_moved, new.position, start), rate, info.num_evaluations + 1
     z = jax.random.normal(draw_key, (transport.num_dims,))
     new, log_volume = transport.push(z)
     log_weight = target.log_density(new.theta, new.reals) + log_volume - normal.log_density(z)
     log_ratio = log_weight - joint_log_weight(target, transport, start)
     log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
     is_moved = -jax.random.exponential(accept_key, (), log_ratio.dtype) < log_ratio
-    return select(is_moved, new, start), jnp.exp(jnp.minimum(log_ratio, 0.0))
+    return select(is_moved, new, start), jnp.exp(jnp.minimum(log_ratio, 0.0)), jnp.asarray(2, jnp.int32)
 
 
 def mixed_hybrid(
@@ -127,13 +128,15 @@ def mixed_hybrid(
         jump_key, walk_key = jax.random.split(key)
         walk_keys = jax.random.split(walk_key, num_local)
         start = Configuration(state.position, state.reals)
-        found, rate = jumped(jump_key, target, transport, start, move=move, scale=scale)
+        found, rate, count = jumped(jump_key, target, transport, start, move=move, scale=scale)
         new, local = jax.lax.scan(lambda s, k: local_sampler.step(k, s), local_sampler.init(found), walk_keys)
         is_accepted = jnp.any(new.position != state.position) | jnp.any(new.reals != state.reals)
         return new, MixedHybridInfo(
             acceptance_rate=jnp.mean(local.acceptance_rate),
             is_accepted=is_accepted,
-            num_evaluations=jnp.sum(local.num_evaluations, dtype=jnp.int32) + 3,  # the jump: both ends, and log pi
+            num_evaluations=jnp.sum(local.num_evaluations, dtype=jnp.int32)
+            + count
+            + 1,  # one for log pi after the jump
             is_divergent=jnp.any(local.is_divergent),
             num_leapfrogs=jnp.sum(local.num_leapfrogs, dtype=jnp.int32),
             global_acceptance_rate=as_float(rate),
