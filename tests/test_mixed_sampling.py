@@ -114,6 +114,37 @@ def test_the_default_finds_two_modes_that_differ_in_both_kinds_of_variables(sepa
     assert abs(separated.evidence_estimates["tempering"].log_z - log_z) < 0.4
 
 
+@pytest.fixture(scope="module")
+def jumping(tmp_path_factory):
+    sampler = tz.samplers.hybrid(transport=tz.autoregressive(width=16), training=tz.Training(num_steps=600))
+    folder = tmp_path_factory.mktemp("jumping")
+    run = {"seed": 0, "chains": 4, "warmup": 100, "sampler": sampler, "checkpoint": folder, "progress": "off"}
+    first = tz.sample(two_modes, TWO_MODES, draws=100, **run)
+    return first, tz.sample(two_modes, TWO_MODES, draws=600, **run)
+
+
+def test_the_hybrid_jumps_between_two_modes_that_differ_in_both_kinds_of_variables(jumping):
+    _, found = jumping
+    is_right = found["x"] > 0
+    assert (is_right.any(1) & (~is_right).any(1)).all()
+    # jumps are nearly independent draws: the standard error of 2,400 of them, times 1.5
+    assert abs(is_right.mean() - 0.7) < 3 * 1.5 * np.sqrt(0.3 * 0.7 / is_right.size)
+    assert found.provenance["info"]["global_acceptance_rate"] > 0.5
+    log_z = np.log(np.sqrt(2 * np.pi) * 0.5 * (1 + np.exp(-8)))
+    for name in ("importance", "bridge"):
+        estimate = found.evidence_estimates[name]
+        assert abs(estimate.log_z - log_z) < 5 * estimate.standard_error < 0.1
+
+
+def test_a_hybrid_run_goes_on_from_its_checkpoint_and_is_stored(jumping, tmp_path):
+    first, found = jumping
+    np.testing.assert_array_equal(first["x"], found["x"][:, :100])
+    back = tz.Result.load(found.save(tmp_path / "run.tz"))
+    z = jnp.ones(2)
+    np.testing.assert_array_equal(back.transport.push(z).theta.reals, found.transport.push(z).theta.reals)
+    assert "difference from the exploration (standard errors)" in {check.name for check in found.checks()}
+
+
 def test_a_plan_repeats_a_run_without_its_warm_up(separated, tmp_path):
     stored = tz.Result.load(separated.save(tmp_path / "run.tz"))
     run = {"seed": 0, "chains": 4, "draws": 600, "warmup": 100, "progress": "off"}
@@ -160,7 +191,8 @@ def test_only_ladders_that_the_chains_did_not_make_can_confirm():
     [
         (lambda: tz.sample(mixture, SPACE, seed=0, sampler="gibbs"), r"blocked\(discrete='gibbs'\)"),
         (lambda: tz.sample(mixture, SPACE, seed=0, sampler="smc"), "does not move real"),
-        (lambda: tz.sample(mixture, SPACE, seed=0, sampler="hybrid"), "does not move real"),
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler="latent_pcn"), "does not move real"),
+        (lambda: tz.sample(mixture, SPACE, seed=0, sampler=tz.samplers.hybrid(local="tree_gibbs")), "tables"),
         (lambda: tz.sample(mixture, SPACE, seed=0, sampler=tz.Auto(transport=tz.product())), "transport"),
         (lambda: tz.maximize(mixture, SPACE, seed=0), "does not search"),
         (lambda: tz.condition(tz.Target(mixture, SPACE), {"scale": 1.0}), "real variables"),

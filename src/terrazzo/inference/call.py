@@ -210,7 +210,7 @@ def _run(call: _Call, target: Target, *, may_restart: bool) -> Result:
         check_sampler(spec, target)
     if spec is not None and spec.program is not None:
         return run_program(call, target)
-    transport = None if target.space.num_reals else choose_transport(request, target, call.budget.seconds)
+    transport = choose_transport(request, target, call.budget.seconds)
     if spec is not None:
         if spec.prepare is not None:
             options = spec.prepare(target, **options)

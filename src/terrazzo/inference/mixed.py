@@ -17,10 +17,10 @@ import numpy as np
 from terrazzo.diagnostics import LogZ, describe, ess, rhat
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
-from terrazzo.inference.requests import AUTO, Request
+from terrazzo.inference.requests import AUTO, HYBRID, Request
 from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.progress import Progress
-from terrazzo.samplers import MIXED
+from terrazzo.samplers import MIXED, MIXED_HYBRID
 from terrazzo.samplers.kernels.collapsed import affordable_summation
 from terrazzo.samplers.kernels.tempered import EVALUATIONS_A_ROUND
 from terrazzo.samplers.parts.ladder_evidence import stepping_stones
@@ -54,15 +54,18 @@ def mixed_request(request: Request, target: Target) -> Request:
             "  -> write log_prob with jax.numpy if it can be", RuntimeWarning, stacklevel=6,
         )  # fmt: skip
     check_proper(target)
-    if request.transport:
-        raise UnsupportedError("transport", "is for spaces without real variables", "leave it out")
     if request.name == AUTO:
+        if request.transport:
+            text = "is not learned by the default on spaces with real variables"
+            raise UnsupportedError("transport", text, "tz.samplers.hybrid(transport=...) jumps through it")
         can_sum = target.has_real_gradient and affordable_summation(target) is not None
         chosen = MIXED["collapsed" if can_sum else "blocked"]
         explores = None if request.is_exploration_given and request.exploration is None else request.exploration
         return replace(request, spec=chosen, options={}, exploration=explores, training=None)
     spec = request.spec
     assert spec is not None
+    if spec.name == HYBRID:
+        return replace(request, spec=MIXED_HYBRID)
     if "reals" in spec.needs:
         if request.is_exploration_given:
             raise UnsupportedError("exploration", f"is not an option of {request.name!r}", "leave it out")
@@ -200,13 +203,15 @@ def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configurat
     return Configuration(jnp.where(is_possible, theta, anywhere.theta), jnp.where(is_possible, y, anywhere.reals))
 
 
-def explored_rounds(trial: Mapping[str, np.ndarray], num_steps: int) -> tuple[int, int]:
+def explored_rounds(trial: Mapping[str, np.ndarray] | None, num_steps: int) -> tuple[int, int]:
     """Rounds that tune ladders, and rounds that are kept: together no more evaluations than the run itself takes.
 
     Args:
-        trial: Short draws of the run's own chains.
-        num_steps: The run's steps a chain.
+        trial: Short draws of the run's own chains, or None.
+        num_steps: The run's steps a chain; without a trial, the rounds that are kept.
     """
+    if trial is None:
+        return EXPLORE_WARMUP, num_steps
     each = float(np.mean(trial["num_evaluations"]))
     share = each * num_steps / (EVALUATIONS_A_ROUND * (EXPLORE_WARMUP + EXPLORE_DRAWS))
     share = float(np.clip(share, LEAST_SHARE, 1.0))
@@ -214,17 +219,18 @@ def explored_rounds(trial: Mapping[str, np.ndarray], num_steps: int) -> tuple[in
 
 
 def explore(
-    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray], progress: Progress, num_chains: int, num_steps: int,
-    is_over: Callable[[], bool],
+    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray] | None, progress: Progress, num_chains: int,
+    num_steps: int, is_over: Callable[[], bool],
 ) -> tuple[Explored, Chains, Any] | None:  # fmt: skip
     """Tempered ladders from a reference: their draws, the ladders themselves, and where they are.
 
-    None if the time for it is over before the ladders are tuned and have a few draws.
+    Without a trial of other chains the reference is fitted to pilots. None if the time for it is over before the
+    ladders are tuned and have a few draws.
     """
     target, spec = own.problem.target, MIXED["tempered"]
     num_tuned, num_kept = explored_rounds(trial, num_steps)
     progress.phase("exploring", num_tuned + num_kept, "rounds")
-    reference = reference_of(target, own, trial)
+    reference = None if trial is None else reference_of(target, own, trial)
     chains = ladders(own, reference)
     start_key, init_key, tune_key, draw_key = jax.random.split(key, 4)
     assert spec.tuning is not None

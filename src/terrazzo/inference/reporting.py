@@ -25,6 +25,7 @@ from terrazzo.diagnostics import LogZ
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
 from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks, mixed_choice
+from terrazzo.inference.mixed_learning import bridge
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
 from terrazzo.runtime.devices import chosen_devices
@@ -44,6 +45,7 @@ from terrazzo.verdict.checks import ENUMERATED, EXACT, NOT_TRUSTED, NOTE, STORED
 
 ALL_SUMMED = "the sum over all configurations"
 LOOKED_BYTES, LEAST_LOOKED = 2**26, 16  # of draws on disk that checks look at: bytes, and draws a chain at least
+BRIDGE_DRAWS = 8192  # of the transport, for a bridge to the draws of a mixed run
 LONGEST_SHOWN = 1000  # numbers of a tuned parameter, or of a field of `Info`, that a result writes down
 
 
@@ -183,6 +185,12 @@ class Reporter(NamedTuple):
         if ready.explored is not None and kept.done:
             found["exploration"] = ready.explored.evidence
             checks = (*checks, *exploration_checks(target, ready.explored, theta, _looked_at(stored, arrays["reals"])))
+        if space.num_reals and ready.transport is not None and kept.done:
+            self.progress.phase("weighing the draws")
+            made = bridge(
+                self.key, target, ready.transport, theta, _looked_at(stored, arrays["reals"]), BRIDGE_DRAWS
+            )  # fmt: skip
+            found |= {} if made is None else {"bridge": made}
         if "diverging" in arrays:
             checks = (*checks, divergence_check(kept.info()))
         if self.store.error is not None:

@@ -152,8 +152,9 @@ def fitted_to(target: Target, transport: Any) -> AbstractTransport:
     space = target.space
     if isinstance(transport, TransportRecipe):
         options = dict(transport.options)
-        if isinstance(options.get("order"), str) and options["order"] == "coupling":
-            options["order"] = coupling_order(target)
+        is_ordered_here = space.num_reals and transport.spec.name == "autoregressive" and "order" not in options
+        if is_ordered_here or (isinstance(options.get("order"), str) and options["order"] == "coupling"):
+            options["order"] = coupling_order(target)  # with reals also unasked: which kind comes first matters
         return transport.spec.build(space, key=jax.random.key(0), **options)
     if transport.space == space:
         return transport

@@ -46,6 +46,7 @@ from terrazzo.inference.mixed import (
     prefers_ladders,
     restored_reference,
 )
+from terrazzo.inference.mixed_learning import explore_ahead, learn
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
 from terrazzo.inference.settings import Settings
 from terrazzo.results.folders import save_record
@@ -241,7 +242,9 @@ class Run:
         fitted, evidence = None, None
         explored: Explored | None = None
         if transport is not None:
-            if setup is None:
+            if setup is None and self.target.space.num_reals:
+                transport, fitted, explored = self._learned(transport)
+            elif setup is None:
                 with compile_in_background(self._compiled_ahead(transport, options)):
                     transport, fitted = self._train(transport)
             evidence = self._weigh(transport)
@@ -258,7 +261,7 @@ class Run:
             chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
             states, header, history = self._restored_states(chains, setup), setup.header, setup.history
         else:
-            explores = self.target.space.num_reals and self.settings.exploration is not None
+            explores = self.target.space.num_reals and self.settings.exploration is not None and transport is None
             with compile_in_background(ladders_ahead(chains, self.settings.chains) if explores else iter(())):
                 states, chains = self._warm_up(chains, starts)
             if explores:
@@ -304,6 +307,21 @@ class Run:
             return states, chains, explored
         return at, found, explored._replace(is_chosen=np.ones((), bool))
 
+    def _learned(self, transport: Any) -> tuple[Any, Fitted | None, Explored | None]:
+        """Explores a mixed target by ladders, if that is asked for, and trains the transport on their draws."""
+        s, explored = self.settings, None
+        if s.exploration is not None:
+            is_over = lambda: self.budget.is_half_gone
+            explored = explore_ahead(self.plan_key, self.context, s.exploration, s.keep, is_over)
+        if explored is None or s.training is False:
+            return *self._train(transport), explored
+        given = dict(s.training) if isinstance(s.training, Mapping) else {}
+        fitted = learn(self.train_key, transport, self.context, explored, settings=given, should_stop=self._is_trained)
+        return fitted.transport, fitted, explored
+
+    def _is_trained(self, checks: Any, step: int) -> str | None:
+        return "budget" if self.budget.is_spent("training") else None
+
     def _compiled_ahead(self, transport: AbstractTransport, options: dict) -> Iterator[None]:
         """Runs what follows the training once, for no draws, with the transport as it is now: it is compiled then."""
         s = self.settings
@@ -329,8 +347,7 @@ class Run:
         asked = dict(training) if isinstance(training, Mapping) else {}
         self.progress.phase("training", asked.get("num_steps", NUM_STEPS), "steps")
         fitted = fit(
-            self.train_key, transport, self.target, progress=self.progress,
-            should_stop=lambda checks, step: "budget" if self.budget.is_spent("training") else None, **asked,
+            self.train_key, transport, self.target, progress=self.progress, should_stop=self._is_trained, **asked,
         )  # fmt: skip
         return fitted.transport, fitted
 
@@ -340,17 +357,19 @@ class Run:
         return importance_summary(np.asarray(weights))
 
     def _starts(self, transport: AbstractTransport | None) -> Any:
+        """Anywhere; half of them draws of the transport, where there is one."""
         chains = self.settings.chains
-        if self.target.space.num_reals:
-            return self.target.possible_starts(self.start_key, chains)
-        uniform = np.array(self.target.possible_starts(self.start_key, chains))
+        uniform = self.target.possible_starts(self.start_key, chains)
         if transport is None:
-            return uniform
+            return uniform if self.target.space.num_reals else np.array(uniform)
         pushed = sample_transport(self.push_key, transport, self.target, 16 * chains)
         possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
         half = min((chains + 1) // 2, len(possible))
-        uniform[:half] = np.asarray(pushed.theta)[possible[:half]]
-        return uniform
+
+        def replaced(first: Any, rows: Any) -> np.ndarray:
+            return np.concatenate([np.asarray(rows)[possible[:half]], np.asarray(first)[half:]])
+
+        return jax.tree.map(replaced, uniform, pushed.theta)
 
     def _warm_up(self, chains: Chains, starts: Any) -> tuple[Any, Chains]:
         """The states after warm-up, and the chains with what was tuned in it."""

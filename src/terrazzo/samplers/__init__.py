@@ -27,6 +27,7 @@ from terrazzo.samplers.kernels import importance as _importance
 from terrazzo.samplers.kernels import integer_metropolis as _integer_metropolis
 from terrazzo.samplers.kernels import locally_balanced as _locally_balanced
 from terrazzo.samplers.kernels import metropolis as _metropolis
+from terrazzo.samplers.kernels import mixed_hybrid as _mixed_hybrid
 from terrazzo.samplers.kernels import pairs as _pairs
 from terrazzo.samplers.kernels import path_auxiliary as _path_auxiliary
 from terrazzo.samplers.kernels import slice_gibbs as _slice_gibbs
@@ -170,6 +171,10 @@ tempered = SamplerSpec(
     "tempered", _tempered.tempered, "parallel tempering of discrete and real variables from a proper reference",
     "Surjanovic et al. (2022)", _REALS, tuning=_tempered.tuning, check=_check_mixed, prepare=_tempered.prepare,
     record=_tempered.record)
+MIXED_HYBRID = SamplerSpec(  # what `hybrid` is on a space with real variables
+    "hybrid", _mixed_hybrid.mixed_hybrid, "a joint jump through a transport, then moves of both kinds of variables",
+    "Gabrie et al. (2022)", _TRANSPORT | _REALS, tuning=_mixed_hybrid.tuning, check=_check_mixed,
+    prepare=_mixed_hybrid.prepare, record=_mixed_record)
 smc = SamplerSpec(
     "smc", _smc.smc, "sequential Monte Carlo from the uniform law: particles and log Z", "Del Moral et al. (2006)",
     program=_smc.smc)

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from terrazzo.runtime.compilation import jit
+from terrazzo.spaces import Configuration
 from terrazzo.targets.target import Target
 
 BATCH = 4096
@@ -63,13 +64,39 @@ def other_values(target: Target, theta: np.ndarray, rng: np.random.Generator) ->
     return (theta + rng.integers(1, sizes)) % sizes
 
 
-def mixed_differences(target: Target, theta: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, float]:
+@jit
+def _log_densities(target: Target, theta: Array, y: Array) -> Array:
+    return jax.vmap(target.log_density)(theta, y)
+
+
+def evaluate_mixed(target: Target, rows: np.ndarray) -> np.ndarray:
+    """The log-densities of many mixed configurations, each a row of codes and unconstrained reals."""
+    d, out = target.space.num_dims, []
+    with jax.ensure_compile_time_eval():
+        for first in range(0, len(rows), BATCH):
+            part = rows[first : first + BATCH]
+            y = jnp.asarray(part[:, d:], jnp.result_type(float))
+            out.append(np.asarray(_log_densities(target, jnp.asarray(part[:, :d], jnp.int32), y)))
+    return np.concatenate([np.zeros(0), *out]).astype(float)
+
+
+def random_mixed_pair(target: Target, seed: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """A mixed configuration of positive probability, as one row, and another value for each of its coordinates."""
+    starts = target.possible_starts(jax.random.key(seed), 2)
+    assert isinstance(starts, Configuration)
+    theta, y = np.asarray(starts.theta), np.asarray(starts.reals)
+    return np.concatenate([theta[0], y[0]]), np.concatenate([other_values(target, theta[0], rng), y[1]])
+
+
+def mixed_differences(
+    target: Target, theta: np.ndarray, other: np.ndarray, *, evaluate: Callable = evaluate
+) -> tuple[np.ndarray, float]:
     """All c_ij at one configuration for one change of each site, and the size that rounding alone can give them.
 
     Takes 1 + d + d (d - 1) / 2 evaluations. A pair that is impossible both as expected and in fact has c = 0; any other
     comparison with an impossible configuration is infinite.
     """
-    d = target.space.num_dims
+    d = len(theta)
     rows, columns = np.triu_indices(d, 1)
     single = np.tile(theta, (d + 1, 1))
     single[np.arange(d), np.arange(d)] = other

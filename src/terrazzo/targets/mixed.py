@@ -108,6 +108,13 @@ def interpolated(beta: Array, reference: Array, value: Array) -> Array:
     return jnp.where(is_bad, jnp.inf, jnp.where(is_banned, -jnp.inf, both))
 
 
+def log_density_at(target: Any, position: Any) -> Float[Array, ""]:
+    """log pi of a configuration as it is moved: of codes; or of codes and unconstrained reals, their Jacobian added."""
+    if isinstance(position, Configuration):
+        return target.log_density(position.theta, position.reals)
+    return target.log_prob(position)
+
+
 def _called_back(box: BlackBox, values: Any) -> Float[Array, ""]:
     """A black box at one configuration in the user's values, by a call to the host (as words: see `Target`)."""
     dtype = np.dtype(jnp.result_type(float))

@@ -8,6 +8,10 @@ with a leave-one-out baseline (unbiased; needs only evaluations of log pi).
     forward KL:  L = -E_{theta ~ draws} [ log q(theta) ]        (for flows: the dequantization bound on it)
 
 covers every mode that the draws cover; the draws come from running (tempered) chains.
+
+With real variables the score function is that of the discrete ones, and the gradient goes along the path of the reals
+where transport and target have one. A power of a density on reals need not be proper, so the objective anneals from a
+proper density: (1 - beta) log q0 + beta log pi, with q0 the target's reference or wide normals.
 """
 
 from dataclasses import dataclass
@@ -19,12 +23,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import GradientError, OptionError, arguments
+from terrazzo.spaces import Configuration
+from terrazzo.targets.mixed import of_reference
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
-from terrazzo.transports.base import AbstractTransport
+from terrazzo.transports.base import AbstractTransport, Scored, codes_of
 
 IMPOSSIBLE_PENALTY = 10.0
 STRAIGHT = ("straight_through", "paper")  # gradients that go through the floor
+WIDE = 3.0  # standard deviation that annealing begins at: in unconstrained coordinates most priors are within -6..6
 
 
 class LossInfo(NamedTuple):
@@ -45,6 +52,40 @@ def _possible(log_prob: Array) -> Array:
     worst = jnp.min(jnp.where(is_possible, log_prob, jnp.inf))
     floor = jnp.where(jnp.isfinite(worst), worst, 0.0) - IMPOSSIBLE_PENALTY
     return jnp.where(is_possible, log_prob, jax.lax.stop_gradient(floor))
+
+
+def _along_reals(target: Target, position: Configuration) -> Array:
+    """log pi of a mixed configuration with its derivative along the reals; 0 where there is none, or no finite one."""
+    theta, fixed = jax.lax.stop_gradient(position)
+    if not target.has_real_gradient:
+        return target.log_density(theta, fixed)
+    value, slope = jax.value_and_grad(target.log_density, argnums=1)(theta, fixed)
+    usable = jnp.isfinite(slope) & jnp.isfinite(fixed)
+    change = jnp.where(usable, jax.lax.stop_gradient(slope) * (position.reals - fixed), 0.0)
+    return jax.lax.stop_gradient(value) + jnp.sum(change)
+
+
+def _annealed(target: Target, position: Any, log_prob: Array, beta: Array) -> Array:
+    """What the objective is trained on at beta: a power of pi; on reals what lies between a proper density and pi."""
+    if not isinstance(position, Configuration):
+        return beta * _possible(log_prob)
+    if target.reference is None:
+        start = -0.5 * jnp.sum((position.reals / WIDE) ** 2, axis=-1)
+    else:
+        start = _possible(jax.vmap(lambda one: _along_reals(of_reference(target), one))(position))
+    return (1.0 - beta) * start + beta * _possible(log_prob)
+
+
+def _scored(transport: AbstractTransport, target: Target, z: Array) -> tuple[Scored, Array]:
+    """The draws of the transport with the terms of their score, and log pi of each."""
+    scored = jax.vmap(transport.push_scored)(z)
+    if not isinstance(scored.theta, Configuration):
+        return scored, jax.vmap(target.log_prob)(scored.theta)
+    if not target.has_real_gradient and transport.has_exact_dequantizer:  # no path: the score of all coordinates
+        fixed = jax.lax.stop_gradient(scored)
+        keys = jax.random.split(jax.random.key(0), z.shape[0])  # not used: the likelihood is exact
+        scored = fixed._replace(log_model=jax.vmap(transport.log_likelihood)(keys, fixed.theta))
+    return scored, jax.vmap(lambda one: _along_reals(target, one))(scored.theta)
 
 
 def _mean_where(mask: Array, values: Array) -> Array:
@@ -86,12 +127,11 @@ class ReverseKL:
             theta, log_volume = jax.vmap(lambda point: transport.push_relaxed(point, is_offset_held=is_held))(z)
             log_prob = jax.vmap(target.log_prob_relaxed)(theta)
         else:
-            scored = jax.vmap(transport.push_scored)(z)
-            log_volume = scored.log_volume
-            log_prob = jax.vmap(target.log_prob)(scored.theta)
+            scored, log_prob = _scored(transport, target, z)
+            theta, log_volume = scored.theta, scored.log_volume
         is_inside = log_volume > -jnp.inf  # a draw exactly on a border has density 0 and teaches nothing
         log_volume = jnp.where(is_inside, log_volume, 0.0)
-        cost = base - beta * _possible(log_prob) - log_volume
+        cost = base - _annealed(target, theta, log_prob, beta) - log_volume
         value = _mean_where(is_inside, cost)
         log_weights = jnp.where(is_inside, log_prob + log_volume - base, -jnp.inf)
         info = jax.lax.stop_gradient(LossInfo(value, log_weights))
@@ -99,7 +139,10 @@ class ReverseKL:
             return value, info
         others = (jnp.sum(cost) - cost) / max(num_samples - 1, 1)
         advantage = jax.lax.stop_gradient(cost - others)
-        return _mean_where(is_inside, advantage * scored.log_model - scored.log_dequantizer), info
+        terms = advantage * scored.log_model - scored.log_dequantizer
+        if isinstance(theta, Configuration):
+            terms = terms + cost  # the rest of the gradient, along the reals
+        return _mean_where(is_inside, terms), info
 
 
 def reverse_kl(gradient: str = "auto") -> ReverseKL:
@@ -123,16 +166,21 @@ def reverse_kl(gradient: str = "auto") -> ReverseKL:
 class ForwardKL(eqx.Module):
     """Maximum likelihood on stored draws, optionally with the reverse KL beside it. Build it with `forward_kl`."""
 
-    draws: Int[Array, "draw dim"]
+    draws: Int[Array, "draw dim"] | Configuration
     weight: Float[Array, ""]
     reverse: ReverseKL | None = eqx.field(static=True)
 
     def resolve(self, transport: AbstractTransport, target: Target) -> "ForwardKL":
         """Chooses the gradient estimator of the reverse part, if there is one."""
-        if self.draws.shape[1] != target.space.num_dims:
+        space = target.space
+        given = (
+            codes_of(self.draws).shape[1],
+            self.draws.reals.shape[1] if isinstance(self.draws, Configuration) else 0,
+        )
+        if given != (space.num_dims, space.num_reals):
             raise OptionError(
                 "draws",
-                f"have {self.draws.shape[1]} coordinates, the target has {target.space.num_dims}",
+                f"have {sum(given)} coordinates, the target has {space.num_dims + space.num_reals}",
                 "flat draws of this target",
             )
         reverse = None if self.reverse is None else self.reverse.resolve(transport, target)
@@ -142,9 +190,12 @@ class ForwardKL(eqx.Module):
         self, transport: AbstractTransport, target: Target, key: Array, num_samples: int, beta: Array
     ) -> tuple[Float[Array, ""], LossInfo]:
         pick_key, lift_key, reverse_key = jax.random.split(key, 3)
-        rows = jax.random.randint(pick_key, (num_samples,), 0, self.draws.shape[0])
+        rows = jax.random.randint(pick_key, (num_samples,), 0, codes_of(self.draws).shape[0])
         keys = jax.random.split(lift_key, num_samples)
-        likelihood = jax.vmap(transport.log_likelihood)(keys, self.draws[rows].astype(jnp.int32))
+        picked: Any = codes_of(self.draws)[rows].astype(jnp.int32)
+        if isinstance(self.draws, Configuration):
+            picked = Configuration(picked, self.draws.reals[rows])
+        likelihood = jax.vmap(transport.log_likelihood)(keys, picked)
         is_finite = jnp.isfinite(likelihood)
         forward = -_mean_where(is_finite, jnp.where(is_finite, likelihood, 0.0))
         if self.reverse is None:
@@ -158,7 +209,8 @@ def forward_kl(draws: Any, *, weight: float = 1.0, reverse: ReverseKL | None = N
     """KL(pi || q), maximum likelihood of the transport's distribution q on given draws: it covers their modes.
 
     Args:
-        draws: Flat configurations, (draw, dim): a large replay buffer, not a handful of correlated states.
+        draws: Flat configurations, (draw, dim): a large replay buffer, not a handful of correlated states. With real
+            variables a `Configuration` of codes and unconstrained reals, (draw, dim) and (draw, real).
         weight: The share of the forward term if `reverse` is given.
         reverse: A `reverse_kl` objective to train on at the same time.
 
@@ -167,16 +219,20 @@ def forward_kl(draws: Any, *, weight: float = 1.0, reverse: ReverseKL | None = N
     (5, 2)
     """
     try:
-        array = jnp.asarray(draws)
+        array = jnp.asarray(codes_of(draws))
+        reals = jnp.asarray(draws.reals, jnp.result_type(float)) if isinstance(draws, Configuration) else None
     except (TypeError, ValueError):
         shown = arguments.shown(draws)
         raise OptionError("draws", f"must be integers, got {shown}", "flat draws, of shape (draw, dim)") from None
     if array.ndim != 2 or not jnp.issubdtype(array.dtype, jnp.integer) or not array.shape[0]:
         raise OptionError("draws", f"must be integers of shape (draw, dim), got {array.shape}", "flatten the chains")
+    if reals is not None and (reals.ndim != 2 or reals.shape[0] != array.shape[0]):
+        raise OptionError("draws", f"has reals of shape {reals.shape}", "(draw, real), one row a draw")
     weight = arguments.number("weight", weight, at_most=1.0, remedy="1 is the forward KL alone")
     if reverse is not None:
         arguments.instance("reverse", reverse, ReverseKL, "e.g. tz.reverse_kl()")
-    return ForwardKL(array, jnp.asarray(weight, jnp.result_type(float)), reverse)
+    found = array if reals is None else Configuration(array, reals)
+    return ForwardKL(found, jnp.asarray(weight, jnp.result_type(float)), reverse)
 
 
 def importance_ess(log_weights: Array) -> Array:

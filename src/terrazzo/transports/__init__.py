@@ -8,6 +8,7 @@ from terrazzo.transports.base import posterior_log_weights as posterior_log_weig
 from terrazzo.transports.base import sample_transport as sample_transport
 from terrazzo.transports.flow import FlowTransport as FlowTransport
 from terrazzo.transports.flow import flow_transport as flow_transport
+from terrazzo.transports.mixed_autoregressive import MixedAutoregressiveTransport as MixedAutoregressiveTransport
 from terrazzo.transports.ordering import coupling_order as coupling_order
 from terrazzo.transports.product import ProductTransport as ProductTransport
 from terrazzo.transports.product import product_transport as product_transport

@@ -6,24 +6,30 @@ deterministic surjection with a number v(z), and `lift(key, theta) -> z` draws f
 **The law:** for every theta the integral of exp(v(z)) over {z : push(z) = theta} is exactly 1. Then
 p~(z) = pi(push(z)) exp(v(z)) has pi as the exact law of theta, whatever the weights of the networks are
 (docs/theory.md, section 1).
+
+On a space with real variables z has a coordinate for each of them too, and a configuration is a `Configuration`, theta
+and the unconstrained reals y. **The law there:** for every theta, exp(v) on {z : push(z) has theta} is carried by y to
+Lebesgue measure ("Mixed spaces" on the same page).
 """
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from terrazzo.errors import TargetError, TransportError, arguments
 from terrazzo.runtime.compilation import jit
-from terrazzo.spaces import Space
+from terrazzo.spaces import Configuration, Space
+from terrazzo.targets.mixed import log_density_at
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 
 WEIGHT_BATCH = 1024  # configurations weighed at a time
+Position: TypeAlias = Any  # codes, int32[d]; on a mixed space a `Configuration` of them and of unconstrained reals
 
 
 class Pushed(NamedTuple):
@@ -34,7 +40,7 @@ class Pushed(NamedTuple):
         log_volume: v(z); -inf where z has density 0.
     """
 
-    theta: Int[Array, " dim"]
+    theta: Position
     log_volume: Float[Array, ""]
 
 
@@ -49,14 +55,14 @@ class Scored(NamedTuple):
     """As `Pushed`, with the two terms of score-function training.
 
     Attributes:
-        theta: The configuration.
-        log_volume: v(z), without derivatives.
+        theta: The configuration; its reals may carry derivatives in the weights (at fixed z).
+        log_volume: v(z), without derivatives but those along these reals.
         log_model: log of the model's density at the *fixed* point x = T(z) (for categoricals: log q(theta)), as a
             function of the weights, up to a constant.
         log_dequantizer: log q(u | theta) at that x (0 where the dequantizer is exact), as a function of the weights.
     """
 
-    theta: Int[Array, " dim"]
+    theta: Position
     log_volume: Float[Array, ""]
     log_model: Float[Array, ""]
     log_dequantizer: Float[Array, ""]
@@ -74,8 +80,8 @@ class AbstractTransport(eqx.Module):
         """theta and log_volume of one latent point."""
 
     @abstractmethod
-    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
-        """A draw of z from exp(v) restricted to the cell of theta."""
+    def lift(self, key: Array, theta: Position) -> Float[Array, " all"]:
+        """A draw of z from exp(v) restricted to the cell of theta (and to the z that give these reals)."""
 
     @abstractmethod
     def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
@@ -86,7 +92,7 @@ class AbstractTransport(eqx.Module):
         """As `push`, with the log-densities whose derivatives in the weights are the score."""
 
     @abstractmethod
-    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+    def log_likelihood(self, key: Array, theta: Position) -> Float[Array, ""]:
         """A lower bound on the log of the model's probability of theta, differentiable in the weights.
 
         It is log p(z) - v(z) at a lifted z (the dequantization bound), and the exact log q(theta) where the dequantizer
@@ -95,9 +101,10 @@ class AbstractTransport(eqx.Module):
 
     @property
     def num_dims(self) -> int:
-        return self.space.num_dims
+        """Coordinates of z."""
+        return self.space.num_dims + self.space.num_reals
 
-    def sample(self, key: Array, num_draws: int) -> Int[Array, "draw dim"]:
+    def sample(self, key: Array, num_draws: int) -> Position:
         """Independent draws of the transport itself, theta = push(z) with z ~ p: the paper's Remark 1.
 
         They follow the transport's own law q, not pi. With a target at hand, `sample_transport` (same key, same draws)
@@ -108,7 +115,8 @@ class AbstractTransport(eqx.Module):
             num_draws: How many.
 
         Returns:
-            Flat configurations; `transport.space.decode` gives them in the user's values.
+            Flat configurations; `transport.space.decode` gives them in the user's values. With real variables a
+            `Configuration` of codes and unconstrained reals.
 
         >>> import jax, terrazzo as tz
         >>> tz.transports.product_transport(tz.binary(3)).sample(jax.random.key(0), 5).shape
@@ -119,7 +127,7 @@ class AbstractTransport(eqx.Module):
 
 
 @jit
-def _pushed(transport: AbstractTransport, key: Array, num_draws: int) -> Int[Array, "draw dim"]:
+def _pushed(transport: AbstractTransport, key: Array, num_draws: int) -> Position:
     return jax.vmap(lambda k: transport.push(_latent(k, transport)).theta)(jax.random.split(key, num_draws))
 
 
@@ -147,7 +155,7 @@ def _latent(key: Array, transport: AbstractTransport) -> Float[Array, " dim"]:
 def log_weight(transport: AbstractTransport, target: Target, z: Float[Array, " dim"]) -> Float[Array, ""]:
     """log w(z) = log p~(z) - log p(z); E_p[w] = Z, the normalising constant of the target."""
     theta, log_volume = transport.push(z)
-    return target.log_prob(theta) + log_volume - normal.log_density(z)
+    return log_density_at(target, theta) + log_volume - normal.log_density(z)
 
 
 class AbstractExactTransport(AbstractTransport):
@@ -157,29 +165,29 @@ class AbstractExactTransport(AbstractTransport):
     has_exact_dequantizer: ClassVar[bool] = True
 
     @abstractmethod
-    def decode(self, z: Float[Array, " dim"]) -> tuple[Array, Array]:
+    def decode(self, z: Float[Array, " dim"]) -> tuple[Position, Array]:
         """theta and log q(theta)."""
 
     @abstractmethod
-    def log_prob(self, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+    def log_prob(self, theta: Position) -> Float[Array, ""]:
         """log q(theta)."""
 
     @abstractmethod
-    def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
+    def drawer(self, theta: Position) -> Callable[[Array], Float[Array, " all"]]:
         """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
 
     def push(self, z: Float[Array, " dim"]) -> Pushed:
         theta, log_q = self.decode(jax.lax.stop_gradient(z))
         return Pushed(theta, jnp.where(jnp.all(jnp.isfinite(z)), normal.log_density(z) - log_q, -jnp.inf))
 
-    def lift(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+    def lift(self, key: Array, theta: Position) -> Float[Array, " all"]:
         return lift_by_rejection(key, self.drawer(theta), self.push, theta)
 
     def push_relaxed(self, z: Float[Array, " dim"], *, is_offset_held: bool = False) -> Relaxed:
         theta, log_volume = self.push(z)
-        return Relaxed(theta.astype(z.dtype), log_volume)
+        return Relaxed(codes_of(theta).astype(z.dtype), log_volume)
 
-    def log_likelihood(self, key: Array, theta: Int[Array, " dim"]) -> Float[Array, ""]:
+    def log_likelihood(self, key: Array, theta: Position) -> Float[Array, ""]:
         return self.log_prob(theta)
 
 
@@ -187,12 +195,12 @@ class TransportDraws(NamedTuple):
     """Independent draws of a transport, with their importance weights.
 
     Attributes:
-        theta: Flat configurations, (draw, dim).
-        log_prob: log pi of each.
+        theta: Flat configurations, (draw, dim); with real variables a `Configuration` of codes and unconstrained reals.
+        log_prob: log pi of each; with real variables as a density of the unconstrained ones.
         log_weights: log w of each; E[w] = Z.
     """
 
-    theta: Int[Array, "draw dim"]
+    theta: Position
     log_prob: Float[Array, " draw"]
     log_weights: Float[Array, " draw"]
 
@@ -219,7 +227,7 @@ def sample_transport(key: Array, transport: AbstractTransport, target: Target, n
     True
     """
     checked_pair(transport, target)
-    return _weighted_draws(key, transport, target, _checked_draws(key, num_draws, target.space.num_dims))
+    return _weighted_draws(key, transport, target, _checked_draws(key, num_draws, transport.num_dims))
 
 
 @jit
@@ -227,7 +235,7 @@ def _weighted_draws(key: Array, transport: AbstractTransport, target: Target, nu
     def one(key: Array) -> TransportDraws:
         z = _latent(key, transport)
         theta, log_volume = transport.push(z)
-        log_prob = target.log_prob(theta)
+        log_prob = log_density_at(target, theta)
         return TransportDraws(theta, log_prob, log_prob + log_volume - normal.log_density(z))
 
     return jax.vmap(one)(jax.random.split(key, num_draws))
@@ -244,7 +252,8 @@ def posterior_log_weights(key: Array, transport: AbstractTransport, target: Targ
         key: A JAX key (for the lifts).
         transport: The transport.
         target: The target.
-        theta: Flat configurations with any leading axes, (..., dim): `result.theta`, say.
+        theta: Flat configurations with any leading axes, (..., dim): `result.theta`, say. With real variables a
+            `Configuration` of codes and unconstrained reals.
 
     Returns:
         log w, with the leading axes of `theta`.
@@ -257,27 +266,35 @@ def posterior_log_weights(key: Array, transport: AbstractTransport, target: Targ
     """
     arguments.random_key(key)
     checked_pair(transport, target)
-    flat = jnp.asarray(theta, jnp.int32)
-    rows = flat.reshape(-1, flat.shape[-1])
-    return _log_weights_at(key, transport, target, rows).reshape(flat.shape[:-1])
+    codes = jnp.asarray(codes_of(theta), jnp.int32)
+    flat = lambda x: x.reshape(-1, x.shape[-1])
+    rows: Any = flat(codes)
+    if isinstance(theta, Configuration):
+        rows = Configuration(rows, flat(jnp.asarray(theta.reals, jnp.result_type(float))))
+    return _log_weights_at(key, transport, target, rows).reshape(codes.shape[:-1])
 
 
 @jit
-def _log_weights_at(key: Array, transport: AbstractTransport, target: Target, theta: Array) -> Float[Array, " row"]:
-    def one(row: tuple[Array, Array]) -> Float[Array, ""]:
+def _log_weights_at(key: Array, transport: AbstractTransport, target: Target, theta: Any) -> Float[Array, " row"]:
+    def one(row: tuple[Array, Any]) -> Float[Array, ""]:
         key, theta = row
         if transport.has_exact_dequantizer:
-            return target.log_prob(theta) - transport.log_likelihood(key, theta)
+            return log_density_at(target, theta) - transport.log_likelihood(key, theta)
         z = transport.lift(key, theta)
         is_lifted = jnp.all(jnp.isfinite(z))
         weight = log_weight(transport, target, jnp.where(is_lifted, z, 0.0))
         return jnp.where(is_lifted, weight, jnp.inf)
 
-    return jax.lax.map(one, (jax.random.split(key, theta.shape[0]), theta), batch_size=WEIGHT_BATCH)
+    return jax.lax.map(one, (jax.random.split(key, codes_of(theta).shape[0]), theta), batch_size=WEIGHT_BATCH)
 
 
-def lift_by_rejection(key, draw, push, theta: Int[Array, " dim"], *, max_tries: int = 64) -> Float[Array, " dim"]:
-    """Draws z by `draw(key)` until `push(z)` gives theta back.
+def codes_of(position: Any) -> Any:
+    """The codes of the discrete variables of a configuration."""
+    return position.theta if isinstance(position, Configuration) else position
+
+
+def lift_by_rejection(key, draw, push, theta: Position, *, max_tries: int = 64) -> Float[Array, " all"]:
+    """Draws z by `draw(key)` until `push(z)` gives theta back (its reals up to rounding).
 
     The cell is what `push` says it is, in floating point: a draw so near a border that rounding carries it across
     lies outside the cell, and is drawn again. Almost always the first draw is inside. A cell too thin for floating
@@ -288,8 +305,9 @@ def lift_by_rejection(key, draw, push, theta: Int[Array, " dim"], *, max_tries: 
         count, _, _ = carry
         z = draw(jax.random.fold_in(key, count))
         theta_back, log_volume = push(z)
-        return count + 1, z, jnp.all(theta_back == theta) & jnp.isfinite(log_volume)
+        return count + 1, z, jnp.all(codes_of(theta_back) == codes) & jnp.isfinite(log_volume)
 
-    start = (jnp.asarray(0, jnp.int32), jnp.zeros(theta.shape, jnp.result_type(float)), jnp.asarray(False))
+    codes, shape = codes_of(theta), jax.eval_shape(draw, key).shape
+    start = (jnp.asarray(0, jnp.int32), jnp.zeros(shape, jnp.result_type(float)), jnp.asarray(False))
     _, z, is_found = jax.lax.while_loop(lambda c: ~c[2] & (c[0] < max_tries), try_again, start)
     return jnp.where(is_found, z, jnp.nan)

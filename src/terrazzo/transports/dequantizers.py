@@ -16,17 +16,17 @@ from terrazzo.transports.couplings import Bijection
 
 
 class AbstractDequantizer(eqx.Module):
-    """q(u | theta), given a real context: theta scaled to [-1, 1]."""
+    """q(u | theta), given a real context: theta scaled to [-1, 1], and what is seen of real variables."""
 
     @abstractmethod
     def log_density(
-        self, log_u: Float[Array, " dim"], log_1mu: Float[Array, " dim"], context: Float[Array, " dim"]
+        self, log_u: Float[Array, " dim"], log_1mu: Float[Array, " dim"], context: Float[Array, " context"]
     ) -> Float[Array, ""]:
         """log q(u | theta) from log u and log(1 - u)."""
 
     @abstractmethod
-    def draw(self, key: Array, context: Float[Array, " dim"]) -> Float[Array, " dim"]:
-        """A draw of w = logit(u)."""
+    def draw(self, key: Array, context: Float[Array, " context"], num_dims: int | None = None) -> Float[Array, " dim"]:
+        """A draw of w = logit(u), of `num_dims` coordinates; by default one for each number of the context."""
 
 
 class UniformDequantizer(AbstractDequantizer):
@@ -35,8 +35,8 @@ class UniformDequantizer(AbstractDequantizer):
     def log_density(self, log_u: Array, log_1mu: Array, context: Array) -> Float[Array, ""]:
         return jnp.zeros((), log_u.dtype)
 
-    def draw(self, key: Array, context: Array) -> Array:
-        return jax.random.logistic(key, context.shape, context.dtype)
+    def draw(self, key: Array, context: Array, num_dims: int | None = None) -> Array:
+        return jax.random.logistic(key, (context.size if num_dims is None else num_dims,), context.dtype)
 
 
 class FlowDequantizer(AbstractDequantizer):
@@ -63,7 +63,7 @@ class FlowDequantizer(AbstractDequantizer):
         eps, log_det_flow = self.bijection.inverse_and_log_det(y, self.context_net(context))
         return normal.log_density(eps) + log_det_flow + log_det
 
-    def draw(self, key: Array, context: Array) -> Array:
-        eps = jax.random.normal(key, context.shape, context.dtype)
+    def draw(self, key: Array, context: Array, num_dims: int | None = None) -> Array:
+        eps = jax.random.normal(key, (context.size if num_dims is None else num_dims,), context.dtype)
         y, _ = self.bijection.transform_and_log_det(eps, self.context_net(context))
         return normal.normal_to_logistic(y)[0] if self.is_gaussian_tailed else y

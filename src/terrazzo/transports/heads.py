@@ -82,7 +82,7 @@ def select(outputs: Array, z: Float[Array, ""], size: Int[Array, ""]) -> Int[Arr
         """Whether z lies at or above the lower edge of theta's cell."""
         return jnp.where(z < 0, log_below(outputs, theta, size) <= t_low, log_from(outputs, theta, size) >= t_high)
 
-    def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends  # reached(low) holds, reached(high) does not
         middle = (low + high) // 2
         is_reached = reached(middle)

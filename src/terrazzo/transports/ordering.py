@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 
 from terrazzo.errors import OptionError, TargetError, arguments
-from terrazzo.targets.interactions import evaluate, hessian_of, mixed_differences, other_values, random_pair
+from terrazzo.targets.interactions import (
+    evaluate,
+    evaluate_mixed,
+    hessian_of,
+    mixed_differences,
+    other_values,
+    random_mixed_pair,
+    random_pair,
+)
 from terrazzo.targets.target import Target
 
 HESSIAN_COST = 4  # a derivative of a gradient, in evaluations
@@ -64,8 +72,14 @@ def coupling_strengths(
     >>> coupling_strengths(chain).round(3).tolist()
     [[0.0, 0.125, 0.0], [0.125, 0.0, 0.125], [0.0, 0.125, 0.0]]
     """
-    d = target.space.num_dims
+    d = target.space.num_dims + target.space.num_reals
     rng = np.random.default_rng([seed, 2])
+    if target.space.num_reals:
+        count = min(num_points, max_evaluations // (1 + d + d * (d - 1) // 2))
+        if count < 1:
+            return None
+        pairs = (random_mixed_pair(target, seed + k, rng) for k in range(count))
+        return _averaged([mixed_differences(target, *pair, evaluate=evaluate_mixed) for pair in pairs])
     points = None if theta is None else _possible(target, theta, num_points, rng)
 
     def pair() -> tuple[np.ndarray, np.ndarray]:
@@ -87,9 +101,16 @@ def coupling_strengths(
         count = min(num_points, max_evaluations // (1 + d + d * (d - 1) // 2))
         if count < 1:
             return None
-        found = [mixed_differences(target, *pair()) for _ in range(count)]
-        tables = [np.where(np.abs(c) > noise, np.abs(c), 0.0) for c, noise in found]
-    table = np.stack(tables)
+        return _averaged([mixed_differences(target, *pair()) for _ in range(count)])
+    return _mean(np.stack(tables))
+
+
+def _averaged(found: list[tuple[np.ndarray, float]]) -> np.ndarray:
+    """The mean size of mixed differences, those that rounding alone can give left out."""
+    return _mean(np.stack([np.where(np.abs(c) > noise, np.abs(c), 0.0) for c, noise in found]))
+
+
+def _mean(table: np.ndarray) -> np.ndarray:
     finite = table[np.isfinite(table)]
     table = np.where(np.isfinite(table), table, 2 * finite.max(initial=0.5))
     mean = table.mean(axis=0)
@@ -117,14 +138,16 @@ def coupling_order(
 
     Args:
         target: The target.
-        theta: Flat configurations to look at, (point, dim): draws of a chain, say. Random ones by default.
+        theta: Flat configurations to look at, (point, dim): draws of a chain, say. Random ones by default, and always
+            with real variables.
         num_points: How many configurations to look at, at most.
         max_evaluations: How many evaluations of log pi may be spent; if they do not reach for one configuration, the
             order is the natural one.
         seed: Of the random configurations and changes.
 
     Returns:
-        A permutation of 0..d-1, for `autoregressive_transport(space, order=...)`.
+        A permutation of 0..d-1, for `autoregressive_transport(space, order=...)`; real coordinates are numbered after
+        the discrete ones.
 
     >>> import terrazzo as tz
     >>> scrambled = [3, 0, 4, 1, 2]  # the chain runs through the coordinates in this order
@@ -144,4 +167,5 @@ def coupling_order(
     strengths = coupling_strengths(
         target, theta=theta, num_points=num_points, max_evaluations=max_evaluations, seed=seed
     )
-    return np.arange(target.space.num_dims, dtype=np.int32) if strengths is None else adjacency_order(strengths)
+    d = target.space.num_dims + target.space.num_reals
+    return np.arange(d, dtype=np.int32) if strengths is None else adjacency_order(strengths)

@@ -8,10 +8,11 @@ from typing import Any
 import jax
 
 from terrazzo.errors import OptionError
-from terrazzo.spaces import Space, as_discrete_space
+from terrazzo.spaces import Space, as_space
 from terrazzo.transports.autoregressive import AutoregressiveTransport, autoregressive_transport
 from terrazzo.transports.base import AbstractTransport
 from terrazzo.transports.flow import FlowTransport, flow_transport
+from terrazzo.transports.mixed_autoregressive import MixedAutoregressiveTransport
 from terrazzo.transports.product import ProductTransport, product_transport
 
 
@@ -21,7 +22,7 @@ class TransportSpec:
 
     Attributes:
         name: The name used in `transport=name`.
-        kind: Its class.
+        kind: Its class, or its classes on discrete and on mixed spaces.
         build: `build(space, *, key, **options) -> transport`, untrained.
         describe: `transport -> options`, so that `build` makes a skeleton of the same shapes.
         summary: One line.
@@ -34,7 +35,7 @@ class TransportSpec:
     """
 
     name: str
-    kind: type
+    kind: type | tuple[type, ...]
     build: Callable[..., AbstractTransport]
     describe: Callable[[Any], dict[str, Any]]
     summary: str
@@ -61,7 +62,7 @@ class TransportRecipe:
 
     def build(self, key: jax.Array, space: Any) -> AbstractTransport:
         """An untrained transport onto a space."""
-        return self.spec.build(as_discrete_space(space, "transport"), key=key, **self.options)
+        return self.spec.build(as_space(space), key=key, **self.options)
 
     def __repr__(self) -> str:
         return f"{self.spec.name}({', '.join(f'{k}={v!r}' for k, v in self.options.items())})"
@@ -92,10 +93,10 @@ REGISTRY: dict[str, TransportSpec] = {
         ),
         TransportSpec(
             "autoregressive",
-            AutoregressiveTransport,
+            (AutoregressiveTransport, MixedAutoregressiveTransport),
             autoregressive_transport,
-            AutoregressiveTransport.describe,
-            "a causal network of conditional categoricals, decoded coordinate by coordinate",
+            lambda t: t.describe(),
+            "a causal network of conditional categoricals (splines for reals), decoded coordinate by coordinate",
             ({"width": 8}, {"width": 8, "num_blocks": 0}),
         ),
         TransportSpec(

@@ -76,15 +76,18 @@ def global_move(
     target: Target, transport: AbstractTransport, *, move: str = "independence", scale: Any = 0.5
 ) -> GlobalMove:
     """One step through the transport."""
-    if move not in MOVES:
-        raise OptionError("move", f"{move!r} is unknown", f"one of {', '.join(MOVES)}")
     if move == "independence" and transport.has_exact_dequantizer:
         return _exact_independence(target, transport)
+    return _lifted(latent_kernel(target, transport, move, scale))
+
+
+def latent_kernel(target: Target, transport: AbstractTransport, move: str, scale: Any) -> SamplingAlgorithm:
+    """The latent kernel of a name; `scale` is that of pCN."""
+    if move not in MOVES:
+        raise OptionError("move", f"{move!r} is unknown", f"one of {', '.join(MOVES)}")
     if move == "independence":
-        return _lifted(independence(target, transport))
-    if move == "pcn":
-        return _lifted(pcn(target, transport, scale=scale))
-    return _lifted(elliptical_slice(target, transport))
+        return independence(target, transport)
+    return pcn(target, transport, scale=scale) if move == "pcn" else elliptical_slice(target, transport)
 
 
 def hybrid(
@@ -99,6 +102,9 @@ def hybrid(
     num_rounds: int = 1,
 ) -> SamplingAlgorithm:
     """One global move through the transport, then `num_local` local moves; `num_rounds` times.
+
+    On a space with real variables `mixed_hybrid` takes its place: its jumps are joint, and its local moves those of
+    `blocked`.
 
     Args:
         target: The target.

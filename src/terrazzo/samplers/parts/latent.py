@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from blackjax.mcmc.random_walk import RWState, build_rmh
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, as_float
+from terrazzo.targets.mixed import log_density_at
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
-from terrazzo.transports.base import AbstractTransport
+from terrazzo.transports.base import AbstractTransport, Position
 
 
 class LatentPoint(NamedTuple):
@@ -27,12 +28,12 @@ class LatentPoint(NamedTuple):
     Attributes:
         z: The latent point.
         theta: push(z).
-        log_prob: log pi(theta).
+        log_prob: log pi(theta), on mixed spaces as a density of the unconstrained reals.
         log_volume: v(z).
     """
 
-    z: Float[Array, " dim"]
-    theta: Int[Array, " dim"]
+    z: Float[Array, " all"]
+    theta: Position
     log_prob: Float[Array, ""]
     log_volume: Float[Array, ""]
 
@@ -47,16 +48,16 @@ class LatentState(NamedTuple):
         inner: What the latent kernel carries: a BlackJAX state.
     """
 
-    position: Int[Array, " dim"]
+    position: Position
     log_prob: Float[Array, ""]
-    z: Float[Array, " dim"]
+    z: Float[Array, " all"]
     inner: Any
 
 
 def evaluate(target: Target, transport: AbstractTransport, z: Float[Array, " dim"]) -> LatentPoint:
     """Pushes z and evaluates the target there, once."""
     theta, log_volume = transport.push(z)
-    return LatentPoint(z, theta, target.log_prob(theta), log_volume)
+    return LatentPoint(z, theta, log_density_at(target, theta), log_volume)
 
 
 def latent_logdensity(point: LatentPoint) -> Float[Array, ""]:
@@ -87,7 +88,7 @@ def latent_metropolis(
         point = inner.position
         return LatentState(point.theta, point.log_prob, point.z, inner)
 
-    def init(position: Array, rng_key: Array) -> LatentState:
+    def init(position: Position, rng_key: Array) -> LatentState:
         point = evaluate(target, transport, transport.lift(rng_key, position))
         return as_state(RWState(point, density(point)))
 

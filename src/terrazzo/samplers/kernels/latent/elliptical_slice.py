@@ -7,7 +7,7 @@ from jaxtyping import Array
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm
 from terrazzo.samplers.parts.latent import LatentPoint, LatentState, evaluate, latent_info, latent_log_weight
 from terrazzo.targets.target import Target
-from terrazzo.transports.base import AbstractTransport
+from terrazzo.transports.base import AbstractTransport, Position
 
 
 def elliptical_slice(target: Target, transport: AbstractTransport, *, max_shrinks: int = 40) -> SamplingAlgorithm:
@@ -23,7 +23,7 @@ def elliptical_slice(target: Target, transport: AbstractTransport, *, max_shrink
     samplers.latent_elliptical_slice(max_shrinks=20)
     """
 
-    def init(position: Array, rng_key: Array) -> LatentState:
+    def init(position: Position, rng_key: Array) -> LatentState:
         point = evaluate(target, transport, transport.lift(rng_key, position))
         return LatentState(point.theta, point.log_prob, point.z, point)
 

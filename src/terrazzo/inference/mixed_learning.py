@@ -1,0 +1,110 @@
+"""Learning a transport on a space with real variables, from draws of tempered ladders; and log Z by a bridge to it.
+
+Two stages, as on discrete spaces (`auto.learning`): maximum likelihood on the draws, which places mass on every mode
+they cover; then the reverse KL with a tenth of the first beside it, which corrects what a finite set of correlated
+draws cannot tell and does not let go of a mode. Both are judged on draws kept apart, the later ones of each ladder.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from terrazzo.auto import Context
+from terrazzo.diagnostics import LogZ, bridge_log_z
+from terrazzo.engine.kernels import Problem
+from terrazzo.engine.loop import Chains
+from terrazzo.inference.mixed import EXPLORE_DRAWS, Explored, explore
+from terrazzo.samplers import MIXED
+from terrazzo.spaces import Configuration, Space
+from terrazzo.targets.target import Target
+from terrazzo.training import Fitted, fit, forward_kl, reverse_kl
+from terrazzo.transports import AbstractTransport, posterior_log_weights, sample_transport
+
+APART = 0.25  # of the draws, the later ones of each ladder, that training is judged on
+FORWARD_WEIGHT = 0.1  # of the likelihood of draws in the second stage, as `auto.Policy` has it
+TRAINING = {"num_steps": 3000, "batch_size": 128, "learning_rate": 2e-3, "patience": 3, "check_every": 100}
+MOST_BRIDGED = 4096  # draws of the chains that a bridge weighs
+SMALLEST_SD = 1e-6
+
+
+def unconstrained(space: Space, theta: np.ndarray, values: np.ndarray) -> Configuration:
+    """Draws as a result keeps them, (..., dim) and (..., value), as flat configurations; without those at a bound."""
+    flat = jnp.asarray(values.reshape(-1, space.num_real_values), jnp.result_type(float))
+    y = np.asarray(jax.vmap(space.unconstrain)(flat))
+    usable = np.isfinite(y).all(axis=1)
+    return Configuration(theta.reshape(len(y), space.num_dims)[usable].astype(np.int32), y[usable])
+
+
+def explore_ahead(
+    key: jax.Array, context: Context, options: Mapping[str, Any], keep: Any, is_over: Callable[[], bool]
+) -> Explored | None:
+    """Draws of tempered ladders whose reference is the user's, or fitted to pilots; None if there is no time for it."""
+    if is_over():
+        return None
+    own = Chains(context.mesh, MIXED["blocked"], Problem(context.target, None, {}, keep), context.length)
+    number = int(options.get("num_ladders", context.num_chains))
+    rounds = int(options.get("max_rounds", EXPLORE_DRAWS))
+    made = explore(key, own, None, context.progress, number, rounds, is_over)
+    return None if made is None else made[0]
+
+
+def learn(
+    key: jax.Array, transport: Any, context: Context, explored: Explored, *, settings: Mapping[str, Any],
+    should_stop: Callable[..., str | None],
+) -> Fitted:  # fmt: skip
+    """Trains a transport on the draws of ladders, then on them and the target together.
+
+    Args:
+        key: A JAX key.
+        transport: Where to start from; its reals are first placed where the draws are.
+        context: The run.
+        explored: The draws.
+        settings: Options of `tz.fit`.
+        should_stop: As `tz.fit` takes it.
+    """
+    target, progress = context.target, context.progress
+    chosen = {**TRAINING, **settings}
+    first = explored.theta.shape[1] - max(1, int(APART * explored.theta.shape[1]))
+    part = lambda rows: unconstrained(target.space, explored.theta[:, rows], explored.reals[:, rows])
+    buffer, apart = part(slice(None, first)), part(slice(first, None))
+    sd = np.maximum(buffer.reals.std(axis=0), SMALLEST_SD)
+    transport = transport.placed(buffer.reals.mean(axis=0), sd)
+    reverse = reverse_kl("score_function")
+    stages = (
+        ("learning from the draws", forward_kl(buffer), forward_kl(apart)),
+        ("learning from the target", forward_kl(buffer, weight=FORWARD_WEIGHT, reverse=reverse),
+         forward_kl(apart, weight=0.5, reverse=reverse)),
+    )  # fmt: skip
+    steps, fits = max(1, int(chosen.pop("num_steps")) // 2), []
+    for i, (name, objective, checked) in enumerate(stages):
+        progress.phase(name, steps, "steps")
+        fitted = fit(
+            jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
+            num_steps=steps, should_stop=should_stop, progress=progress, **chosen,
+        )  # fmt: skip
+        transport = fitted.transport
+        fits.append(fitted)
+    history = {name: np.concatenate([f.history[name] for f in fits]) for name in fits[0].history}
+    seconds, count = sum(f.seconds for f in fits), sum(f.num_steps for f in fits)
+    return Fitted(transport, history, count, fits[-1].reason, seconds)
+
+
+def bridge(
+    key: jax.Array, target: Target, transport: AbstractTransport, theta: np.ndarray, reals: np.ndarray, num_own: int
+) -> LogZ | None:
+    """log Z by the optimal bridge between the transport and draws, (chain, draw, ...); None if there are too few."""
+    thin = max(1, -(-theta.shape[0] * theta.shape[1] // MOST_BRIDGED))
+    theta, reals = theta[:, ::thin], reals[:, ::thin]
+    found = unconstrained(target.space, theta, reals)
+    if theta.shape[1] < 4 or len(found.theta) < theta.shape[0] * theta.shape[1]:
+        return None
+    own_key, lift_key = jax.random.split(key)
+    own = np.asarray(sample_transport(own_key, transport, target, num_own).log_weights, float)
+    theirs = np.asarray(posterior_log_weights(lift_key, transport, target, found), float).reshape(theta.shape[:2])
+    if np.isnan(theirs).any() or (theirs == -np.inf).any() or np.isnan(own).any() or (own == np.inf).any():
+        return None
+    made = bridge_log_z(own, theirs)
+    return made if np.isfinite(made.log_z) else None

@@ -1,0 +1,188 @@
+"""The hybrid on mixed spaces: a joint jump of theta and the reals through the transport, then local moves of both.
+
+    (theta', y') ~ q,   accept with probability min(1, w(theta', y') / w(theta, y)),   w = pi(theta, x(y)) |dx / dy| / q
+
+where x(y) are the reals in the user's scale. By the law of transports on mixed spaces (docs/theory.md) the jump leaves
+the joint law invariant; the local moves are those of `blocked`. A transport whose dequantizer is not exact moves from a
+fresh lift, as on discrete spaces.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from terrazzo.errors import OptionError
+from terrazzo.samplers.kernels import blocked as _blocked
+from terrazzo.samplers.kernels.gibbs import positive_int
+from terrazzo.samplers.kernels.hybrid import latent_kernel
+from terrazzo.samplers.parts.base import BoundSampler, SamplerSpec, SamplingAlgorithm, Tuning, as_float, select
+from terrazzo.samplers.parts.real_moves import MAX_DOUBLINGS, MixedState
+from terrazzo.spaces import Configuration
+from terrazzo.targets.target import Target
+from terrazzo.transports import normal
+from terrazzo.transports.base import AbstractTransport
+
+
+class MixedHybridInfo(NamedTuple):
+    """What one step did.
+
+    Attributes:
+        acceptance_rate: That of the moves of the reals.
+        is_accepted: Whether anything moved.
+        num_evaluations: Evaluations of the target, all moves together.
+        is_divergent: Whether a trajectory diverged.
+        num_leapfrogs: Steps of the trajectories.
+        global_acceptance_rate: The acceptance probability of the jumps.
+    """
+
+    acceptance_rate: Float[Array, ""]
+    is_accepted: Bool[Array, ""]
+    num_evaluations: Int[Array, ""]
+    is_divergent: Bool[Array, ""]
+    num_leapfrogs: Int[Array, ""]
+    global_acceptance_rate: Float[Array, ""]
+
+
+def joint_log_weight(target: Target, transport: Any, position: Configuration) -> Float[Array, ""]:
+    """log w of a configuration, for a transport whose weight depends on it alone."""
+    return target.log_density(position.theta, position.reals) - transport.log_prob(position)
+
+
+def jumped(
+    key: Array, target: Target, transport: Any, start: Configuration, *, move: str, scale: Any
+) -> tuple[Configuration, Array, Array]:
+    """A configuration after one jump, its acceptance probability, and the evaluations that it took."""
+    draw_key, accept_key = jax.random.split(key)
+    if move != "independence" or not transport.has_exact_dequantizer:
+        algorithm = latent_kernel(target, transport, move, scale)
+        state = algorithm.init(start, draw_key)
+        is_lifted = jnp.all(state.position.theta == start.theta) & jnp.all(jnp.isfinite(state.z))
+        new, info = algorithm.step(accept_key, state)
+        is_moved = is_lifted & jnp.asarray(info.is_accepted)
+        rate = jnp.where(is_lifted, as_float(info.acceptance_rate), 0.0)
+        return select(is_moved, new.position, start), rate, info.num_evaluations + 1
+    z = jax.random.normal(draw_key, (transport.num_dims,))
+    new, log_volume = transport.push(z)
+    log_weight = target.log_density(new.theta, new.reals) + log_volume - normal.log_density(z)
+    log_ratio = log_weight - joint_log_weight(target, transport, start)
+    log_ratio = jnp.where(jnp.isnan(log_ratio), -jnp.inf, log_ratio)
+    is_moved = -jax.random.exponential(accept_key, (), log_ratio.dtype) < log_ratio
+    return select(is_moved, new, start), jnp.exp(jnp.minimum(log_ratio, 0.0)), jnp.asarray(2, jnp.int32)
+
+
+def mixed_hybrid(
+    target: Target,
+    transport: AbstractTransport | None,
+    *,
+    local: Any = "auto",
+    local_options: Any = None,
+    num_local: int = 1,
+    move: str = "independence",
+    scale: Any = 0.5,
+    num_rounds: int = 1,
+    real: Any = "auto",
+    step_size: Any = 0.1,
+    inverse_mass_matrix: Any = None,
+    max_doublings: int = MAX_DOUBLINGS,
+    conditionals: Any = None,
+) -> SamplingAlgorithm:
+    """A joint jump through the transport, then `num_local` steps of `blocked`; `num_rounds` times.
+
+    Args:
+        target: A target with real variables.
+        transport: A transport of its space.
+        local: The discrete kernel at fixed reals, as `blocked(discrete=...)` takes it; or `tz.samplers.blocked(...)`.
+        local_options: Further options of the discrete kernel.
+        num_local: How many local steps go with one jump.
+        move: "independence", "pcn" or "elliptical_slice".
+        scale: The scale of pCN.
+        num_rounds: Rounds a step.
+        real: The kernel of the reals at fixed theta: "nuts", "hmc", "mala" or "random_walk".
+        step_size: Its step size; tuned in warm-up.
+        inverse_mass_matrix: The variances of the unconstrained reals; tuned in warm-up.
+        max_doublings: The longest trajectory of NUTS, in doublings.
+        conditionals: As `prepare` reads them.
+
+    >>> import terrazzo as tz
+    >>> space = tz.Space(k=tz.binary(), x=tz.real())
+    >>> target = tz.Target(lambda v: -0.5 * (v["x"] - 2.0 * v["k"]) ** 2, space)
+    >>> transport = tz.transports.autoregressive_transport(space, key=jax.random.key(0), width=8)
+    >>> sampler = mixed_hybrid(target, transport)
+    >>> state = sampler.init(Configuration(jnp.zeros(1, jnp.int32), jnp.zeros(1)))
+    >>> sampler.step(jax.random.key(1), state)[0].reals.shape
+    (1,)
+
+    Reference: Gabrie, Rotskoff & Vanden-Eijnden (2022), PNAS 119.
+    """
+    if transport is None:
+        raise OptionError("transport", "is missing", "sampler='blocked' makes local moves alone")
+    num_local, num_rounds = positive_int("num_local", num_local), positive_int("num_rounds", num_rounds)
+    local_sampler = _blocked.blocked(
+        target, discrete=local, discrete_options=local_options, real=real, scale=step_size,
+        inverse_mass_matrix=inverse_mass_matrix, max_doublings=max_doublings, conditionals=conditionals,
+    )  # fmt: skip
+
+    def play(state: MixedState, key: Array) -> tuple[MixedState, MixedHybridInfo]:
+        jump_key, walk_key = jax.random.split(key)
+        walk_keys = jax.random.split(walk_key, num_local)
+        start = Configuration(state.position, state.reals)
+        found, rate, count = jumped(jump_key, target, transport, start, move=move, scale=scale)
+        new, local = jax.lax.scan(lambda s, k: local_sampler.step(k, s), local_sampler.init(found), walk_keys)
+        is_accepted = jnp.any(new.position != state.position) | jnp.any(new.reals != state.reals)
+        return new, MixedHybridInfo(
+            acceptance_rate=jnp.mean(local.acceptance_rate),
+            is_accepted=is_accepted,
+            num_evaluations=jnp.sum(local.num_evaluations, dtype=jnp.int32)
+            + count
+            + 1,  # one for log pi after the jump
+            is_divergent=jnp.any(local.is_divergent),
+            num_leapfrogs=jnp.sum(local.num_leapfrogs, dtype=jnp.int32),
+            global_acceptance_rate=as_float(rate),
+        )
+
+    def step(rng_key: Array, state: MixedState) -> tuple[MixedState, MixedHybridInfo]:
+        state, rounds = jax.lax.scan(play, state, jax.random.split(rng_key, num_rounds))
+        return state, MixedHybridInfo(
+            acceptance_rate=jnp.mean(rounds.acceptance_rate),
+            is_accepted=jnp.any(rounds.is_accepted),
+            num_evaluations=jnp.sum(rounds.num_evaluations, dtype=jnp.int32),
+            is_divergent=jnp.any(rounds.is_divergent),
+            num_leapfrogs=jnp.sum(rounds.num_leapfrogs, dtype=jnp.int32),
+            global_acceptance_rate=jnp.mean(rounds.global_acceptance_rate),
+        )
+
+    return SamplingAlgorithm(local_sampler.init, step)
+
+
+def prepare(
+    target: Target, *, local: Any = "auto", local_options: Any = None, real: Any = "auto", **others: Any
+) -> dict[str, Any]:
+    """Chooses the local kernels and reads colours, on the host, as `blocked` does."""
+    chosen: dict[str, Any] = {}
+    if isinstance(local, SamplerSpec):
+        local = local()
+    if isinstance(local, BoundSampler) and local.spec.name == "blocked":
+        chosen = dict(local.options)
+        if "num_sweeps" in chosen or "scale" in chosen:
+            raise OptionError("local", "cannot set num_sweeps or scale here", "num_local= and step_size= of the hybrid")
+        local = chosen.pop("discrete", "auto")
+        real = chosen.pop("real", real)
+    found = _blocked.prepare(
+        target, discrete=local, discrete_options=local_options, real=real, conditionals=others.pop("conditionals", None)
+    )
+    renamed = {"discrete": "local", "discrete_options": "local_options"}
+    return {**others, **chosen, **{renamed.get(name, name): value for name, value in found.items()}}
+
+
+def tuning(target: Target, *, real: Any = "auto", **_: Any) -> Tuning:
+    """Finds the step size and the variances of the reals in warm-up."""
+    found = _blocked.tuning(target, real=real)
+
+    def renamed(parameters: dict[str, Any]) -> dict[str, Any]:
+        return {"step_size" if name == "scale" else name: value for name, value in parameters.items()}
+
+    return found._replace(
+        parameters=lambda state: renamed(found.parameters(state)), final=lambda state: renamed(found.final(state))
+    )

@@ -1,0 +1,104 @@
+"""The laws of transports on mixed spaces as functions that return a violation: members and mutants are judged alike."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from terrazzo.spaces import Configuration
+from terrazzo.transports import FlowTransport, cells, normal
+from terrazzo.transports.dequantizers import FlowDequantizer
+from transport_laws import lift_all, push_all
+
+
+def configurations(space, reals):
+    """Every theta with every row of reals."""
+    theta = space.discrete.enumerate()
+    rows = np.repeat(np.arange(len(theta)), len(reals))
+    return Configuration(jnp.asarray(theta[rows]), jnp.asarray(np.tile(reals, (len(theta), 1))))
+
+
+def quadrature_gap(transport, reals):
+    """max over theta and y of |integral of exp(v) over the z of theta and y, in coordinates of y, - 1|."""
+    gap = flow_gap if isinstance(transport, FlowTransport) else box_gap
+    return gap(transport, configurations(transport.space, reals))
+
+
+def box_gap(transport, where):
+    """Sites have cells that are intervals of their z given the rest: their mass is found by bisection, with `push`.
+
+    What the reals contribute is the determinant of dy / dz at fixed sites, by autodiff.
+    """
+    d = transport.space.num_dims
+    z = lift_all(transport, jax.random.split(jax.random.key(0), len(where.theta)), where)
+    log_mass = jnp.zeros(len(z))
+    for i in range(d):
+        sides = []
+        for end in (-40.0, 40.0):
+            inside, outside = z[:, i], jnp.full(len(z), end)
+            for _ in range(80):
+                middle = 0.5 * (inside + outside)
+                is_same = push_all(transport, z.at[:, i].set(middle)).theta.theta[:, i] == where.theta[:, i]
+                inside, outside = jnp.where(is_same, middle, inside), jnp.where(is_same, outside, middle)
+            sides.append(inside)
+        upper = jnp.where(sides[0] > 0, -sides[0], sides[1])
+        lower = jnp.where(sides[0] > 0, -sides[1], sides[0])
+        log_mass += jnp.log(jax.scipy.stats.norm.cdf(upper) - jax.scipy.stats.norm.cdf(lower))
+    pushed = push_all(transport, z)
+    jacobian = eqx.filter_jit(lambda t, z: jax.vmap(jax.jacfwd(lambda z: t.decode(z)[0].reals))(z))(transport, z)
+    log_det = jnp.linalg.slogdet(jacobian[:, :, d:])[1]
+    ratio = pushed.log_volume - jnp.sum(normal.log_pdf(z[:, :d]), axis=1) - log_det
+    return float(jnp.abs(jnp.exp(log_mass + ratio) - 1.0).max())
+
+
+@eqx.filter_jit
+def _flow_integral(transport, theta, y, grid):
+    """Sum over the grid of exp(v(z)) |dz / d(e, y)|, where e parametrises the offsets by the dequantizer's own map."""
+    real, d = theta.astype(grid.dtype), theta.size
+
+    def place(point):
+        e, y = point[:d], point[d:]
+        dequantizer = transport.dequantizer
+        if isinstance(dequantizer, FlowDequantizer):
+            context = dequantizer.context_net(transport._context(real, y))
+            e = dequantizer.bijection.transform_and_log_det(e, context)[0]
+        w = normal.normal_to_logistic(e)[0]
+        return transport._inverse(jnp.concatenate([cells.embed(real, w, transport._sizes()), y]))[0]
+
+    def one(e):
+        point = jnp.concatenate([e, y])
+        pushed = transport.push(place(point))
+        same = jnp.all(pushed.theta.theta == theta)
+        volume = jnp.abs(jnp.linalg.det(jax.jacfwd(place)(point)))
+        return jnp.where(same, jnp.exp(pushed.log_volume) * volume, 0.0)
+
+    return jnp.sum(jax.lax.map(one, grid, batch_size=2**13))
+
+
+def flow_gap(transport, where):
+    d = transport.space.num_dims
+    nodes, step = np.linspace(-5.6, 5.6, 2_001 if d == 1 else 201, retstep=True)
+    grid = jnp.asarray(np.stack(np.meshgrid(*[nodes] * d, indexing="ij"), -1).reshape(-1, d))
+    found = [float(_flow_integral(transport, *one, grid)) for one in zip(*where, strict=True)]
+    return np.abs(np.array(found) * step**d - 1.0).max()
+
+
+def round_trip_gap(transport, num_draws, seed=0):
+    """The largest change of a real by `push(lift(.))`, against its size; infinite if a theta changes or is lost."""
+    theta_key, real_key, lift_key = jax.random.split(jax.random.key(seed), 3)
+    space = transport.space
+    y = 3.0 * jax.random.normal(real_key, (num_draws, space.num_reals))
+    where = Configuration(space.discrete.random(theta_key, (num_draws,)), y)
+    z = lift_all(transport, jax.random.split(lift_key, num_draws), where)
+    back = push_all(transport, z)
+    is_good = jnp.all(back.theta.theta == where.theta) & jnp.all(jnp.isfinite(back.log_volume))
+    gap = jnp.abs(back.theta.reals - y) / (1.0 + jnp.abs(y))
+    return float(gap.max()) if bool(is_good) else np.inf
+
+
+def volume_gap(transport, num_draws, seed=0):
+    """The largest difference between v(z) of `push` and log p(z) - log q by the parallel pass (exact dequantizers)."""
+    z = jax.random.normal(jax.random.key(seed), (num_draws, transport.num_dims))
+    pushed = push_all(transport, z)
+    log_q = eqx.filter_jit(lambda t, x: jax.vmap(t.log_prob)(x))(transport, pushed.theta)
+    return float(jnp.abs(jax.vmap(normal.log_density)(z) - pushed.log_volume - log_q).max())
