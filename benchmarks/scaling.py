@@ -149,47 +149,69 @@ def million(options):
 
 
 WORK = """
-    import os, sys, time
-    import jax.numpy as jnp
+    import json, os, sys, time
+    import jax, jax.numpy as jnp
     import terrazzo as tz
+    from terrazzo.engine.loop import Chains
 
     def log_prob(theta):
         x = 2.0 * theta.reshape(64, 64) - 1.0
         return 0.3 * jnp.sum(x * (jnp.roll(x, 1, 0) + jnp.roll(x, 1, 1)))
 
-    keep = lambda theta: {"up": theta.mean()}
+    real, seconds, processor = Chains.draw, [], []
+
+    def draw(*args):  # the first chunk is one draw, and compiles
+        wall, used = time.perf_counter(), time.process_time()
+        out = jax.block_until_ready(real(*args))
+        seconds.append(time.perf_counter() - wall)
+        processor.append(time.process_time() - used)
+        return out
+
+    Chains.draw = draw
+    tick, keep = time.perf_counter(), lambda theta: {"up": theta.mean()}
     result = tz.sample(log_prob, tz.binary(4096), seed=0, chains=16, draws=int(sys.argv[1]), warmup=10, thin=10,
                        sampler=tz.samplers.coloured_gibbs(keep=keep), checkpoint=sys.argv[2], progress="off")
     if os.environ.get("TERRAZZO_PROCESS_ID", "0") == "0":
-        print(result.provenance["seconds"]["sampling"], flush=True)
+        sampling = result.provenance["seconds"]["sampling"]
+        print(json.dumps({"all": time.perf_counter() - tick, "sampling": sampling, "compiled": sampling - seconds[0],
+                          "processor": sum(processor[1:])}), flush=True)
 """
 
 
+def timed_run(count, draws):
+    """What the first of some processes says of the seconds of its run."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
+        saved = os.dup(1)
+        os.dup2(output.fileno(), 1)
+        try:
+            command = [sys.executable, "-c", textwrap.dedent(WORK), str(draws), f"{folder}/run"]
+            status = launch(command, count, is_pinned=True, errors=lambda line: print(line, file=sys.stderr))
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+        output.seek(0)
+        assert status == 0
+        return json.loads(output.read().splitlines()[-1])
+
+
 def processes(options):
-    """Draws a second of two processes, pinned to a core each, over those of one process on one core."""
-    rates = {}
+    """Draws a second of two processes, pinned to a core each, over those of one process on one core.
+
+    `sampling` is the phase of that name, `compiled` is it without its first draw, which compiles, and `all` has
+    reading, warm-up and diagnosis too. `processor` is the processor time of the first process in `compiled`: on cores
+    that other work uses it says more than seconds do.
+    """
     cores = sorted(os.sched_getaffinity(0))
     for repeat in range(options.repeats):
+        found = {}
         for count in (1, 2):
             os.sched_setaffinity(0, cores[:count])
-            with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
-                saved = os.dup(1)
-                os.dup2(output.fileno(), 1)
-                try:
-                    command = [sys.executable, "-c", textwrap.dedent(WORK), str(options.draws), f"{folder}/run"]
-                    status = launch(command, count, is_pinned=True, errors=lambda line: print(line, file=sys.stderr))
-                finally:
-                    os.dup2(saved, 1)
-                    os.close(saved)
-                output.seek(0)
-                assert status == 0
-                rates.setdefault(count, []).append(options.draws / float(output.read().split()[-1]))
+            found[count] = timed_run(count, options.draws)
             os.sched_setaffinity(0, cores)
-        print(
-            json.dumps(
-                {"repeat": repeat, "one": rates[1][-1], "two": rates[2][-1], "ratio": rates[2][-1] / rates[1][-1]}
-            )
-        )
+        one, two = found[1], found[2]
+        shown = {"one": one, "two": two, "ratio": {name: one[name] / two[name] for name in one}}
+        shown = {key: {name: round(x, 2) for name, x in each.items()} for key, each in shown.items()}
+        print(json.dumps({"repeat": repeat, "draws": options.draws, **shown}), flush=True)
 
 
 MEMORY = """
@@ -221,7 +243,7 @@ def main():
     parser.add_argument("--largest", type=int, default=10**6)
     parser.add_argument("--chains", type=int, default=1)
     parser.add_argument("--sampler", default="coloured_gibbs")
-    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--draws", type=int, default=8000)
     parser.add_argument("--values", type=int, default=10**8)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
