@@ -5,16 +5,12 @@ sampler after its choice) is seen as a difference of bits. The networks are the 
 time is compilation, and every number of devices compiles everything anew.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
+
+from forced_devices import on_devices
 
 COUNTS = (1, 2, 8)
 DRAWN = ("latent_random_walk", "gibbs", "hybrid", "parallel_tempering", "auto", "ladder 1", "ladder 2")
@@ -79,22 +75,11 @@ PROGRAM = """
 """
 
 
-def on_devices(count, *arguments, program=PROGRAM):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """What each number of devices gives; the default sampler follows one plan, since its choice rests on timings."""
     path = tmp_path_factory.mktemp("devices") / "planned.tz"
-    return {count: on_devices(count, str(path)) for count in COUNTS}
+    return {count: on_devices(count, str(path), program=PROGRAM) for count in COUNTS}
 
 
 def test_draws_do_not_depend_on_the_number_of_devices(runs):
