@@ -26,9 +26,26 @@ PROGRAM = """
 
     target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
     options = dict(seed=1, chains=8, draws=20, warmup=15, progress="off")
-    out = {"devices": len(jax.devices())}
+    out, called, real = {"devices": len(jax.devices())}, {}, loop.Chains.draw
+
+    def draw(chains, *args):
+        called.update(chains=chains, args=args)
+        return real(chains, *args)
+
+    loop.Chains.draw = draw
+
+    def exchanges(words=("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")):
+        # What the devices exchange in the program that drew last, compiled again from what it was called with.
+        c, (key, states, *numbers) = called["chains"], called["args"]
+        numbers = [jnp.asarray(n, jnp.int32) for n in (*numbers, c.first_chain)]
+        given = (c.layout, c.spec, c.problem, c.length, c.keep_latent, c.parameters, key, *numbers[:3], states)
+        text = running.draw.plain.lower(*given, numbers[3]).compile().compiled.as_text()
+        assert "while" in text
+        return [word for word in words if word in text]
 
     def keep(name, result):
+        if out["devices"] == 8 and not name.startswith("ladder"):
+            out[f"exchanged by {name}"] = exchanges()
         out[name] = np.packbits(np.asarray(result.theta)).tobytes().hex()
         out[name + " log_prob"] = result.log_prob.tobytes().hex()
 
@@ -121,9 +138,12 @@ def test_training_on_devices_gives_the_same_losses_up_to_rounding(runs):
 
 
 def test_the_sampling_loop_has_no_collective(runs):
+    """Neither by itself, nor in the programs that drew for `tz.sample`: of kernels, of ladders, of the default."""
     for word in COLLECTIVES:
         assert word not in runs[8]["hlo"]
     assert "while" in runs[8]["hlo"]
+    for name in DRAWN:
+        assert name.startswith("ladder") or runs[8][f"exchanged by {name}"] == [], name
 
 
 ALL = """
