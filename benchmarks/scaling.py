@@ -24,6 +24,8 @@ import numpy as np
 import terrazzo as tz
 from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains
+from terrazzo.paper.plots import new_figure, themed
+from terrazzo.report import theme
 from terrazzo.runtime import devices
 from terrazzo.runtime.compilation import enable_compilation_cache
 from terrazzo.runtime.launching import launch
@@ -51,22 +53,22 @@ def peak_gib():
 
 
 def seconds_a_step(target, sampler, num_chains, *, aim=SECONDS):
-    """Seconds of one step of all chains, in a loop of about a second; and of the reading."""
+    """Seconds of one step of all chains, in a loop of about a second; of the reading; processor seconds of a step."""
     spec, tick = REGISTRY[sampler], time.perf_counter()
     options = {} if spec.prepare is None else spec.prepare(target)
     read = time.perf_counter() - tick
     chains = Chains(devices.make_mesh(num_chains), spec, Problem(target, None, options, _nothing), 1)
     key = jax.random.key(0)
     states = chains.start(key, np.zeros((num_chains, target.space.num_dims), np.int32))
-    count, steps, seconds = 1, 0, 0.0
+    count, steps, seconds, processor = 1, 0, 0.0, 0.0
     for _ in range(2):  # compiled for the states of the start, and for its own
         states, *_ = jax.block_until_ready(chains.draw(key, states, 0, 1, 1))
     while (seconds < aim / 2 or steps < 2) and count < 10**6:  # one step alone would time the call
-        tick = time.perf_counter()
+        tick, used = time.perf_counter(), time.process_time()
         states, *_ = jax.block_until_ready(chains.draw(key, states, 0, 1, count))
-        seconds = time.perf_counter() - tick
+        seconds, processor = time.perf_counter() - tick, time.process_time() - used
         steps, count = count, max(2 * count, min(64 * count, int(count * aim / max(seconds, 1e-6))))
-    return seconds / steps, read
+    return seconds / steps, read, processor / steps
 
 
 def _nothing(theta):
@@ -80,59 +82,65 @@ def slope(sizes, costs):
 
 
 def slopes(options):
-    """Cost of a sweep over d, of a step over K, of a step over chains, and of a run over draws."""
+    """Cost of a sweep over d, of a step over K, of a sweep over chains, and of a run over draws."""
     found = {}
 
-    def measure(name, sizes, cost):
-        costs = [cost(size) for size in sizes]
-        found[name] = {"sizes": list(sizes), "seconds": costs, "slope": slope(sizes, costs)}
-        print(
-            f"{name}: slope {found[name]['slope']:.2f}", [f"{s}: {c:.3g} s" for s, c in zip(sizes, costs, strict=True)]
-        )
+    def measure(name, what, sizes, cost):
+        kept = [size for size in sizes if size <= options.largest]
+        both = [cost(size) for size in kept]
+        seconds, processor = ([one[k] for one in both] for k in (0, 1))
+        found[name] = {
+            "what": what, "sizes": kept, "seconds": seconds, "slope": slope(kept, seconds),
+            "processor_seconds": processor, "processor_slope": slope(kept, processor),
+        }  # fmt: skip
+        shown = ", ".join(f"{size}: {each:.3g}" for size, each in zip(kept, seconds, strict=True))
+        print(f"{name} ({what}): slope {found[name]['slope']:.2f} of seconds, {found[name]['processor_slope']:.2f} of"
+              f" processor seconds; {shown}", flush=True)  # fmt: skip
 
-    sides = [s for s in (3, 10, 32, 100, 316, 1000) if s * s <= options.largest]
-    measure("d (a sweep of one chain)", [s * s for s in sides],
-            lambda d: seconds_a_step(lattice(d), "coloured_gibbs", 1)[0])  # fmt: skip
-    values = [k for k in (2, 8, 64, 512, 4096, 65536) if k <= options.largest]
-    measure("K (slice sampling of a site, 64 sites, 8 chains)", values,
-            lambda k: seconds_a_step(lattice(64, k), "slice_gibbs", 8)[0])  # fmt: skip
-    measure("K (Gibbs of a site, 64 sites, 8 chains)", [k for k in values if k <= 4096],
-            lambda k: seconds_a_step(lattice(64, k), "gibbs", 8)[0])  # fmt: skip
-    chains = [c for c in (1, 8, 64, 512, 4096, 16384) if c <= options.largest]
-    measure("chains (a sweep of 256 sites)", chains,
-            lambda c: seconds_a_step(lattice(256), "coloured_gibbs", c)[0])  # fmt: skip
-
-    def run_of(draws):
-        tick = time.perf_counter()
-        with tempfile.TemporaryDirectory() as folder:
-            tz.sample(lattice(256), seed=0, sampler="coloured_gibbs", chains=8, draws=draws, warmup=10, progress="off",
-                      checkpoint=f"{folder}/run")  # fmt: skip
-        return time.perf_counter() - tick
-
-    measure("draws (a run with a checkpoint, 8 chains, 256 sites)", [1000, 4000, 16000, 64000], run_of)
-    record = {
-        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "cores": os.cpu_count(),
-        "found": found,
-    }
+    by_side = [side * side for side in (3, 10, 32, 100, 316, 1000)]
+    measure("sites d", "a sweep, 1 chain", by_side, lambda d: cost_of_step(lattice(d), "coloured_gibbs", 1))
+    values = (2, 8, 64, 512, 4096, 65536)
+    measure("values K, slices", "a site of 64, 8 chains", values,
+            lambda k: cost_of_step(lattice(64, k), "slice_gibbs", 8))  # fmt: skip
+    measure("values K, Gibbs", "a site of 64, 8 chains", values[:-1],
+            lambda k: cost_of_step(lattice(64, k), "gibbs", 8))  # fmt: skip
+    measure("chains", "a sweep of 256 sites", (1, 8, 64, 512, 4096, 16384),
+            lambda chains: cost_of_step(lattice(256), "coloured_gibbs", chains))  # fmt: skip
+    measure("draws", "a run with a checkpoint, 8 chains of 256", (1000, 4000, 16000, 64000), cost_of_run)
     if options.out:
+        device = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
         with open(options.out, "w", encoding="utf-8") as stream:
-            json.dump(record, stream, indent=1)
+            json.dump({"device": device, "cores": len(os.sched_getaffinity(0)), "found": found}, stream, indent=1)
         picture(found, options.out.removesuffix(".json") + ".png")
 
 
+def cost_of_step(target, sampler, num_chains):
+    """Seconds and processor seconds of one step of all chains."""
+    return seconds_a_step(target, sampler, num_chains)[::2]
+
+
+def cost_of_run(draws):
+    """Seconds and processor seconds of a run that stores its draws, with its diagnosis."""
+    tick, used = time.perf_counter(), time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        tz.sample(lattice(256), seed=0, sampler="coloured_gibbs", chains=8, draws=draws, warmup=10, progress="off",
+                  checkpoint=f"{folder}/run")  # fmt: skip
+    return time.perf_counter() - tick, time.process_time() - used
+
+
 def picture(found, path):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, len(found), figsize=(3.2 * len(found), 3.2), layout="constrained")
-    for ax, (name, each) in zip(axes, found.items(), strict=True):
-        ax.loglog(each["sizes"], each["seconds"], "o-")
-        ax.set_title(f"{name}\nslope {each['slope']:.2f}", fontsize=7)
-        ax.set_ylabel("seconds")
-    figure.savefig(path, dpi=120)
+    """Seconds over sizes, and the line of what grows in proportion."""
+    with themed():
+        figure = new_figure(2.1 * len(found), 2.2)
+        for ax, (name, each) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+            sizes, seconds = np.asarray(each["sizes"], float), np.asarray(each["seconds"])
+            ax.loglog(sizes, seconds[-1] * sizes / sizes[-1], color=theme.LINES[6], linestyle="--")
+            ax.loglog(sizes, seconds, "o-", color=theme.LINES[0], markersize=3)
+            ax.set_title(f"{name}: slope {each['slope']:.2f}", fontsize=8)
+            ax.set_xlabel(each["what"], fontsize=7)
+            ax.tick_params(labelsize=7)
+        figure.axes[0].set_ylabel("seconds", fontsize=7)
+        figure.savefig(path, dpi=110)
 
 
 def million(options):
@@ -140,7 +148,7 @@ def million(options):
     tick = time.perf_counter()
     target = lattice(10**6)
     built = time.perf_counter() - tick
-    cost, read = seconds_a_step(target, options.sampler, options.chains)
+    cost, read, _ = seconds_a_step(target, options.sampler, options.chains)
     print(json.dumps({
         "sites": target.space.num_dims, "chains": options.chains, "sampler": options.sampler,
         "device": jax.devices()[0].device_kind, "target_s": round(built, 1), "reading_s": round(read, 1),
@@ -149,47 +157,69 @@ def million(options):
 
 
 WORK = """
-    import os, sys, time
-    import jax.numpy as jnp
+    import json, os, sys, time
+    import jax, jax.numpy as jnp
     import terrazzo as tz
+    from terrazzo.engine.loop import Chains
 
     def log_prob(theta):
         x = 2.0 * theta.reshape(64, 64) - 1.0
         return 0.3 * jnp.sum(x * (jnp.roll(x, 1, 0) + jnp.roll(x, 1, 1)))
 
-    keep = lambda theta: {"up": theta.mean()}
+    real, seconds, processor = Chains.draw, [], []
+
+    def draw(*args):  # the first chunk is one draw, and compiles
+        wall, used = time.perf_counter(), time.process_time()
+        out = jax.block_until_ready(real(*args))
+        seconds.append(time.perf_counter() - wall)
+        processor.append(time.process_time() - used)
+        return out
+
+    Chains.draw = draw
+    tick, keep = time.perf_counter(), lambda theta: {"up": theta.mean()}
     result = tz.sample(log_prob, tz.binary(4096), seed=0, chains=16, draws=int(sys.argv[1]), warmup=10, thin=10,
                        sampler=tz.samplers.coloured_gibbs(keep=keep), checkpoint=sys.argv[2], progress="off")
     if os.environ.get("TERRAZZO_PROCESS_ID", "0") == "0":
-        print(result.provenance["seconds"]["sampling"], flush=True)
+        sampling = result.provenance["seconds"]["sampling"]
+        print(json.dumps({"all": time.perf_counter() - tick, "sampling": sampling, "compiled": sampling - seconds[0],
+                          "processor": sum(processor[1:])}), flush=True)
 """
 
 
+def timed_run(count, draws):
+    """What the first of some processes says of the seconds of its run."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
+        saved = os.dup(1)
+        os.dup2(output.fileno(), 1)
+        try:
+            command = [sys.executable, "-c", textwrap.dedent(WORK), str(draws), f"{folder}/run"]
+            status = launch(command, count, is_pinned=True, errors=lambda line: print(line, file=sys.stderr))
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+        output.seek(0)
+        assert status == 0
+        return json.loads(output.read().splitlines()[-1])
+
+
 def processes(options):
-    """Draws a second of two processes, pinned to a core each, over those of one process on one core."""
-    rates = {}
+    """Draws a second of two processes, pinned to a core each, over those of one process on one core.
+
+    `sampling` is the phase of that name, `compiled` is it without its first draw, which compiles, and `all` has
+    reading, warm-up and diagnosis too. `processor` is the processor time of the first process in `compiled`: on cores
+    that other work uses it says more than seconds do.
+    """
     cores = sorted(os.sched_getaffinity(0))
     for repeat in range(options.repeats):
+        found = {}
         for count in (1, 2):
             os.sched_setaffinity(0, cores[:count])
-            with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as output:
-                saved = os.dup(1)
-                os.dup2(output.fileno(), 1)
-                try:
-                    command = [sys.executable, "-c", textwrap.dedent(WORK), str(options.draws), f"{folder}/run"]
-                    status = launch(command, count, is_pinned=True, errors=lambda line: print(line, file=sys.stderr))
-                finally:
-                    os.dup2(saved, 1)
-                    os.close(saved)
-                output.seek(0)
-                assert status == 0
-                rates.setdefault(count, []).append(options.draws / float(output.read().split()[-1]))
+            found[count] = timed_run(count, options.draws)
             os.sched_setaffinity(0, cores)
-        print(
-            json.dumps(
-                {"repeat": repeat, "one": rates[1][-1], "two": rates[2][-1], "ratio": rates[2][-1] / rates[1][-1]}
-            )
-        )
+        one, two = found[1], found[2]
+        shown = {"one": one, "two": two, "ratio": {name: one[name] / two[name] for name in one}}
+        shown = {key: {name: round(x, 2) for name, x in each.items()} for key, each in shown.items()}
+        print(json.dumps({"repeat": repeat, "draws": options.draws, **shown}), flush=True)
 
 
 MEMORY = """
@@ -221,7 +251,7 @@ def main():
     parser.add_argument("--largest", type=int, default=10**6)
     parser.add_argument("--chains", type=int, default=1)
     parser.add_argument("--sampler", default="coloured_gibbs")
-    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--draws", type=int, default=8000)
     parser.add_argument("--values", type=int, default=10**8)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()

@@ -51,6 +51,10 @@ def categorical(key, logits, valid=None):
     return key.choose(log_normalised(logits, valid))
 
 
+def keys_of_rows(key, counts, num_values, dtype):
+    return [key] * len(counts)
+
+
 def categorical_rows(key, logits, valid=None, sizes=None):
     log_probs = log_normalised(logits, valid)
     sizes = [logits.shape[1]] * logits.shape[0] if sizes is None else [int(n) for n in sizes]
@@ -115,8 +119,8 @@ def loop(key, num, body, carry):
 
 
 STAND_INS = (
-    split, categorical, categorical_rows, choice_rows, bernoulli, bernoulli_rows, uniform_index, uniform_rows,
-    ordered_subset, path_ranks, random_subset, moves_and_signs, normal, loop,
+    split, categorical, keys_of_rows, categorical_rows, choice_rows, bernoulli, bernoulli_rows, uniform_index,
+    uniform_rows, ordered_subset, path_ranks, random_subset, moves_and_signs, normal, loop,
 )  # fmt: skip
 
 

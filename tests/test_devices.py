@@ -5,16 +5,12 @@ sampler after its choice) is seen as a difference of bits. The networks are the 
 time is compilation, and every number of devices compiles everything anew.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
+
+from forced_devices import on_devices
 
 COUNTS = (1, 2, 8)
 DRAWN = ("latent_random_walk", "gibbs", "hybrid", "parallel_tempering", "auto", "ladder 1", "ladder 2")
@@ -30,9 +26,26 @@ PROGRAM = """
 
     target = tz.Target(lambda t: 0.4 * jnp.sum((2.0 * t[1:] - 1.0) * (2.0 * t[:-1] - 1.0)), tz.binary(6))
     options = dict(seed=1, chains=8, draws=20, warmup=15, progress="off")
-    out = {"devices": len(jax.devices())}
+    out, called, real = {"devices": len(jax.devices())}, {}, loop.Chains.draw
+
+    def draw(chains, *args):
+        called.update(chains=chains, args=args)
+        return real(chains, *args)
+
+    loop.Chains.draw = draw
+
+    def exchanges(words=("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")):
+        # What the devices exchange in the program that drew last, compiled again from what it was called with.
+        c, (key, states, *numbers) = called["chains"], called["args"]
+        numbers = [jnp.asarray(n, jnp.int32) for n in (*numbers, c.first_chain)]
+        given = (c.layout, c.spec, c.problem, c.length, c.keep_latent, c.parameters, key, *numbers[:3], states)
+        text = running.draw.plain.lower(*given, numbers[3]).compile().compiled.as_text()
+        assert "while" in text
+        return [word for word in words if word in text]
 
     def keep(name, result):
+        if out["devices"] == 8 and not name.startswith("ladder"):
+            out[f"exchanged by {name}"] = exchanges()
         out[name] = np.packbits(np.asarray(result.theta)).tobytes().hex()
         out[name + " log_prob"] = result.log_prob.tobytes().hex()
 
@@ -79,22 +92,11 @@ PROGRAM = """
 """
 
 
-def on_devices(count, *arguments, program=PROGRAM):
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        env=environment, capture_output=True, text=True, check=False, cwd=Path(__file__).parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """What each number of devices gives; the default sampler follows one plan, since its choice rests on timings."""
     path = tmp_path_factory.mktemp("devices") / "planned.tz"
-    return {count: on_devices(count, str(path)) for count in COUNTS}
+    return {count: on_devices(count, str(path), program=PROGRAM) for count in COUNTS}
 
 
 def test_draws_do_not_depend_on_the_number_of_devices(runs):
@@ -136,9 +138,12 @@ def test_training_on_devices_gives_the_same_losses_up_to_rounding(runs):
 
 
 def test_the_sampling_loop_has_no_collective(runs):
+    """Neither by itself, nor in the programs that drew for `tz.sample`: of kernels, of ladders, of the default."""
     for word in COLLECTIVES:
         assert word not in runs[8]["hlo"]
     assert "while" in runs[8]["hlo"]
+    for name in DRAWN:
+        assert name.startswith("ladder") or runs[8][f"exchanged by {name}"] == [], name
 
 
 ALL = """

@@ -45,6 +45,23 @@ def test_categorical_by_every_algorithm(num):
     assert p_value(outcomes, np.exp(logits) / np.exp(logits).sum()) > ALPHA
 
 
+@pytest.mark.parametrize("num", [1, 2, 5, 6, 65])
+def test_groups_of_rows_are_independent(num):
+    """The sum of two rows has the law of a sum of independent ones; equal random numbers would not give it."""
+    logits = random_weights(num) if num > 3 else np.linspace(0.4, -0.5, num)
+
+    def draw(key):
+        first, second = randomness.keys_of_rows(key, [2, 1], num, jnp.result_type(float))
+        rows = [randomness.categorical_rows(part, jnp.tile(logits, (n, 1))) for part, n in ((first, 2), (second, 1))]
+        return jnp.concatenate(rows)
+
+    outcomes, probabilities = draws_of(draw), np.exp(logits) / np.exp(logits).sum()
+    of_sum = np.convolve(probabilities, probabilities)
+    for one, other in itertools.combinations(range(3), 2):
+        assert num == 1 or p_value(outcomes[:, one] + outcomes[:, other], of_sum) > ALPHA
+    assert outcomes.max() < num
+
+
 @pytest.mark.parametrize("stay", [0.0, -np.inf])
 def test_choices_of_a_coordinate(stay):
     logits = np.stack([random_weights(5, seed=1), random_weights(5, seed=2)], axis=1)

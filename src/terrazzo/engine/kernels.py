@@ -15,7 +15,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
 from terrazzo.runtime.compilation import jit, jit_loop
-from terrazzo.runtime.devices import AXIS, REPLICAS, num_parts
+from terrazzo.runtime.devices import AXIS, REPLICAS, SITES, num_parts
 from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, as_float, select
 from terrazzo.targets.target import Target
 
@@ -47,13 +47,14 @@ def build(spec: SamplerSpec, problem: Problem, parameters: dict[str, Any]) -> Sa
 
 
 def _sharded(mesh: Mesh, fn: Callable, in_specs: Any, out_specs: Any, *args: Any) -> Any:
-    """`shard_map` for arguments that are pytrees with static leaves."""
+    """`shard_map` for arguments that are pytrees with static leaves; along sites the compiler distributes."""
     arrays, static = eqx.partition(args, eqx.is_array)
 
     def local(*arrays: Any) -> Any:
         return fn(*eqx.combine(arrays, static))
 
-    return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)(*arrays)
+    own = {"axis_names": {AXIS, REPLICAS}} if SITES in mesh.axis_names else {}
+    return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False, **own)(*arrays)
 
 
 def _copies(mesh: Mesh, spec: SamplerSpec, ids: Array) -> int:
@@ -96,6 +97,7 @@ def _where_held(spec: SamplerSpec, states: Any, values: Array) -> Array:
     """Values of the configurations, (chain, ...), and zero on devices that do not hold these."""
     if spec.distribution is None or num_parts(REPLICAS) == 1:
         return values
+    assert spec.distribution.has_position is not None
     is_held = jax.vmap(spec.distribution.has_position)(states)
     return jnp.where(is_held.reshape(-1, *(1,) * (values.ndim - 1)), values, jnp.zeros((), values.dtype))
 

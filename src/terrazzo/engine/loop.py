@@ -62,9 +62,20 @@ class Chains(NamedTuple):
     @property
     def layout(self) -> Mesh:
         """The devices: a chain that can be distributed takes those that are free, too."""
-        if self.spec.distribution is None:
+        distribution = self.spec.distribution
+        if distribution is None:
             return self.mesh
-        return devices.widened(self.mesh, self.spec.distribution.num_parts(self.problem, self.parameters))
+        num_parts = distribution.num_parts(self.problem, self.parameters)
+        return devices.widened(self.mesh, num_parts, distribution.axis)
+
+    def on_devices(self) -> "Chains":
+        """These chains with what a kernel was built from on its devices, where it is distributed with the sites."""
+        distribution = self.spec.distribution
+        if distribution is None or distribution.axis != devices.SITES:
+            return self
+        if distribution.num_parts(self.problem, self.parameters) == 1:
+            return self
+        return self._replace(problem=devices.spread(self.layout, self.problem))
 
     def place(self, states: Any) -> Any:
         """States on their devices."""
@@ -76,8 +87,10 @@ class Chains(NamedTuple):
         is_mixed = isinstance(theta, Configuration)
         codes = jnp.asarray(theta.theta if is_mixed else theta, jnp.int32)
         start = Configuration(codes, jnp.asarray(theta.reals, jnp.result_type(float))) if is_mixed else codes
-        placed = devices.distribute(self.layout, start)
-        return kernels.start(self.layout, self.spec, self.problem, self.parameters, key, placed)
+        distribution, layout, problem = self.spec.distribution, self.layout, self.on_devices().problem
+        is_cut = distribution is not None and distribution.axis == devices.SITES
+        placed = devices.distribute(layout, start, distribution.axes.position if distribution and is_cut else None)
+        return kernels.start(layout, self.spec, problem, self.parameters, key, placed)
 
     def draw(self, key: Array, states: Any, first: int, count: int, thin: int) -> tuple[Any, dict, dict]:
         """One call of the compiled loop, unread."""
@@ -85,8 +98,8 @@ class Chains(NamedTuple):
             return self.tuned_or_drawn(key, states, None, first, count, thin)[:3]
         run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
-            self.layout, self.spec, self.problem, self.length, self.keep_latent, self.parameters, key, _int(first),
-            _int(count), _int(thin), states, _int(self.first_chain),
+            self.layout, self.spec, self.on_devices().problem, self.length, self.keep_latent, self.parameters, key,
+            _int(first), _int(count), _int(thin), states, _int(self.first_chain),
         )[:3]  # fmt: skip
 
     def tuned_or_drawn(
@@ -110,7 +123,7 @@ class Chains(NamedTuple):
         mesh, problem = devices.make_mesh(len(part)), self.problem
         if mesh != self.mesh:
             problem = problem._replace(transport=placed(mesh, problem.transport))
-        return self._replace(mesh=mesh, problem=problem, first_chain=part.start)
+        return self._replace(mesh=mesh, problem=problem, first_chain=part.start).on_devices()
 
 
 def placed(mesh: Mesh, transport: Any) -> Any:
@@ -156,7 +169,7 @@ def tune(chains: Chains, tuning: Tuning | None, key: Array, states: Any, count: 
             return states, tuning.final(tuning_state), float(np.asarray(info["acceptance_rate"]).mean() / size)
         run = kernels.warm_up.lightly_optimised if chains.is_brief else kernels.warm_up
         states, tuning_state, rate = run(
-            chains.layout, chains.spec, chains.problem, key, _int(done), _int(size), *carried
+            chains.layout, chains.spec, chains.on_devices().problem, key, _int(done), _int(size), *carried
         )
         check_states(chains.problem.target, states)
         carried = (states, tuning_state)

@@ -1,6 +1,7 @@
 """A mesh over the devices of this process: chains and training batches are distributed along its first axis.
 
-Where there are fewer chains than devices, the replicas of a tempered chain are distributed along the second one.
+Where there are fewer chains than devices, the replicas of a tempered chain are distributed along the second one. A
+third one, where it is asked for, distributes the sites of a chain that is too large for one device.
 
 Draws do not depend on how many devices there are: every chain has its own key, and what is pooled over chains is first
 gathered and then reduced in one fixed order. A training batch is split into groups that are distributed in the same
@@ -19,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from terrazzo.errors import OptionError
 from terrazzo.errors.arguments import is_integer, shown
 
-AXIS, REPLICAS = "chains", "replicas"
+AXIS, REPLICAS, SITES = "chains", "replicas", "sites"
 _chosen: ContextVar[tuple[Any, ...] | None] = ContextVar("terrazzo_devices", default=None)
 
 
@@ -68,11 +69,16 @@ def make_mesh(num_units: int) -> Mesh:
     return Mesh(np.array(devices[:count]).reshape(count, 1), (AXIS, REPLICAS))
 
 
-def widened(mesh: Mesh, num_replicas: int) -> Mesh:
-    """A mesh with the devices that it leaves free along its second axis, as many as divide `num_replicas` evenly."""
+def widened(mesh: Mesh, num_units: int, axis: str = REPLICAS) -> Mesh:
+    """A mesh with the devices that it leaves free along another axis, as many as divide `num_units` evenly."""
     devices, count = chosen_devices(), mesh.shape[AXIS]
-    wide = _divisor(num_replicas, len(devices) // count)
-    return mesh if wide <= 1 else Mesh(np.array(devices[: count * wide]).reshape(count, wide), (AXIS, REPLICAS))
+    wide = _divisor(num_units, len(devices) // count)
+    if wide <= 1:
+        return mesh
+    used = np.array(devices[: count * wide])
+    if axis == SITES:
+        return Mesh(used.reshape(count, 1, wide), (AXIS, REPLICAS, SITES))
+    return Mesh(used.reshape(count, wide), (AXIS, REPLICAS))
 
 
 def _divisor(number: int, most: int) -> int:
@@ -98,7 +104,7 @@ def default_groups() -> int:
 
 def distribute(mesh: Mesh, tree, axes: Any = None):
     """Places a pytree of arrays with a leading chain axis on the mesh; `axes` says how, where it is not by chains."""
-    if axes is None or mesh.shape[REPLICAS] == 1:
+    if axes is None or mesh.size == mesh.shape[AXIS]:
         return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(AXIS)))
     return jax.device_put(tree, jax.tree.map(lambda axis: NamedSharding(mesh, axis), axes))
 
@@ -106,3 +112,21 @@ def distribute(mesh: Mesh, tree, axes: Any = None):
 def replicate(mesh: Mesh, tree):
     """Places a copy of every array on every device of the mesh."""
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def spread(mesh: Mesh, tree):
+    """Cuts every array along its longest axis over the devices of `SITES`, where they divide it; else copies it.
+
+    The compiler may be given arrays that are cut in any way: what it computes does not depend on it.
+    """
+    parts = mesh.shape.get(SITES, 1)
+
+    def put(x: Any) -> Any:
+        if not isinstance(x, np.ndarray | jax.Array):
+            return x
+        longest = int(np.argmax(x.shape)) if x.ndim else 0
+        is_cut = parts > 1 and x.ndim and x.shape[longest] and x.shape[longest] % parts == 0
+        axes = [SITES if axis == longest and is_cut else None for axis in range(x.ndim)]
+        return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*axes)))
+
+    return jax.tree.map(put, tree)

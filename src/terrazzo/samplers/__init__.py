@@ -85,7 +85,7 @@ swap = SamplerSpec(
     "swap", _pairs.swap, "exchanges of two values, for fixed counts, and redraws of one site", "Kawasaki (1966)")
 coloured_gibbs = SamplerSpec(
     "coloured_gibbs", _coloured_gibbs.coloured_gibbs, "Gibbs, all sites of one colour of the graph at once",
-    "Gonzalez et al. (2011)", prepare=_coloured_gibbs.prepare)
+    "Gonzalez et al. (2011)", prepare=_coloured_gibbs.prepare, distribution=_coloured_gibbs.DISTRIBUTION)
 slice_gibbs = SamplerSpec(
     "slice_gibbs", _slice_gibbs.slice_gibbs, "slice sampling of one site: O(log K) evaluations", "Neal (2003)")
 hamming_ball = SamplerSpec(

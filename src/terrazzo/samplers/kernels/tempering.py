@@ -107,6 +107,8 @@ def prepared_kernel(target: Target, field: str, kernel: Any, given: Any = None) 
         spec = get(kernel, field)
         if "transport" in spec.needs or spec.program is not None:
             raise OptionError(field, f"{kernel!r} is not a local kernel", "e.g. tz.samplers.gibbs")
+        if chosen.get("shard_sites"):
+            raise OptionError("shard_sites", "is not possible inside another sampler", "leave it out")
         if spec.check is not None:
             spec.check(target)
         chosen = chosen if spec.prepare is None else spec.prepare(target, **chosen)

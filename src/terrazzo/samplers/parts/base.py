@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.diagnostics import LogZ
 from terrazzo.errors import OptionError
+from terrazzo.runtime.devices import REPLICAS
 from terrazzo.targets.target import Target
 from terrazzo.verdict.checks import Check
 
@@ -75,11 +76,14 @@ class Distribution(NamedTuple):
         num_parts: `(problem, parameters) -> int`: how many parts the state has; each device gets equally many.
         axes: A state whose fields say how they are distributed.
         has_position: `state -> bool`: whether this device holds the chain's configuration; elsewhere `position` is 0.
+        axis: The axis of the mesh. Replicas are distributed by the kernel itself; sites by the compiler, to which the
+            kernel looks as if there were one device.
     """
 
     num_parts: Callable[[Any, Mapping[str, Any]], int]
     axes: Any
-    has_position: Callable[[Any], Any]
+    has_position: Callable[[Any], Any] | None = None
+    axis: str = REPLICAS
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Kernels call these functions through the module. So the tests can put enumeratio
 exact transition matrix over all outcomes, while the kernel itself is the code that users run.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -79,27 +79,65 @@ def log1mexp(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return jnp.log(2.0 * half / (1.0 + half))
 
 
-def _draw(key: Array, logits: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
-    if logits.shape[-1] == 2:  # the difference of two Gumbels is logistic: one random number instead of two
-        noise = jax.random.logistic(key, logits.shape[:-1], logits.dtype)
+class RowNoise(NamedTuple):
+    """The random numbers of `categorical_rows`, in place of a key: drawn beforehand, for several groups of rows."""
+
+    values: Array
+
+
+def keys_of_rows(key: Key, counts: Sequence[int], num_values: int, dtype: Any) -> list[Any]:
+    """Keys for `categorical_rows`, one for each group of rows, whose random numbers are drawn here and together.
+
+    Logarithms of random numbers that are used twice or more are computed once, in the order of memory. XLA would
+    compute those of a single group where they are used, which is slow where that is not in the order of memory.
+
+    Args:
+        key: The key.
+        counts: How many rows each group has (static).
+        num_values: The columns of all log-weights.
+        dtype: The type of all log-weights.
+
+    >>> parts = keys_of_rows(jax.random.key(0), [3, 2], 2, jnp.float32)
+    >>> [categorical_rows(part, jnp.zeros((n, 2))).shape for part, n in zip(parts, [3, 2])]
+    [(3,), (2,)]
+    """
+    noise = _noise(key, (sum(counts), num_values), dtype)
+    ends, axis = np.cumsum(counts), 1 if num_values > MANY else 0
+    slices = [jax.lax.slice_in_dim(noise, end - n, end, axis=axis) for n, end in zip(counts, ends, strict=True)]
+    return [RowNoise(one) for one in slices]
+
+
+def _noise(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    """What `_chosen` needs for log-weights of a shape."""
+    *rows, num = shape
+    if num == 2:  # the difference of two Gumbels is logistic: one random number instead of two
+        return jax.random.logistic(key, rows, dtype)
+    if num == 1:
+        return jnp.zeros(rows, dtype)
+    if num < FEW:
+        return jax.random.gumbel(key, shape, dtype)
+    return jax.random.uniform(key, rows if num <= MANY else (2, *rows), dtype)
+
+
+def _draw(key: Any, logits: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
+    noise = key.values if isinstance(key, RowNoise) else _noise(key, logits.shape, logits.dtype)
+    if logits.shape[-1] == 2:
         return (logits[..., 1] - logits[..., 0] + noise > 0).astype(jnp.int32)
     if logits.shape[-1] == 1:
         return jnp.zeros(logits.shape[:-1], jnp.int32)
     if logits.shape[-1] < FEW:
-        noise = jax.random.gumbel(key, logits.shape, logits.dtype)
         return jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
     weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
     if logits.shape[-1] <= MANY:
-        return _inverse_cdf(jax.random.uniform(key, logits.shape[:-1], weights.dtype), weights)
+        return _inverse_cdf(noise, weights)
     # a block by its sum, then a place inside it: exact as well, and the running sums are short
     num = logits.shape[-1]
     size = int(np.ceil(np.sqrt(num)))
     padded = jnp.pad(weights, [(0, 0)] * (logits.ndim - 1) + [(0, -num % size)])
     blocks = padded.reshape(*logits.shape[:-1], -1, size)
-    level = jax.random.uniform(key, (2, *logits.shape[:-1]), weights.dtype)
-    block = _inverse_cdf(level[0], jnp.sum(blocks, axis=-1))
+    block = _inverse_cdf(noise[0], jnp.sum(blocks, axis=-1))
     inside = jnp.take_along_axis(blocks, block[..., None, None], axis=-2)[..., 0, :]
-    return block * size + _inverse_cdf(level[1], inside)
+    return block * size + _inverse_cdf(noise[1], inside)
 
 
 def _inverse_cdf(level: Float[Array, "*rows"], weights: Float[Array, "*rows n"]) -> Int[Array, "*rows"]:
@@ -123,7 +161,10 @@ def categorical(key: Key, logits: Float[Array, " n"], valid: Any = None) -> Int[
 def categorical_rows(
     key: Key, logits: Float[Array, "rows n"], valid: Any = None, sizes: Any = None
 ) -> Int[Array, " rows"]:
-    """One independent index per row; `sizes` (static) says that row i has zero weight beyond `sizes[i]`."""
+    """One independent index per row; `sizes` (static) says that row i has zero weight beyond `sizes[i]`.
+
+    The key may be one of `keys_of_rows`.
+    """
     return _draw(key, sanitise(logits, valid))
 
 

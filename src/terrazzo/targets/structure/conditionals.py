@@ -38,7 +38,10 @@ class AbstractSiteLogits(eqx.Module):
 
     @abstractmethod
     def logits(self, theta: Int[Array, " dim"]) -> Float[Array, "site value"]:
-        """log pi with each site at each value, up to a constant of the site; -inf at what is no value."""
+        """log pi with each site at each value, up to a constant of the site; -inf at what is no value.
+
+        The configuration may be of any type of integers: a small one is quick to send to other devices.
+        """
 
     @abstractmethod
     def redraw(self, key: Array, theta: Int[Array, " dim"]) -> Int[Array, " site"]:
@@ -75,7 +78,8 @@ class WeightedLogits(AbstractSiteLogits):
         """log pi with each site at 1, less log pi with it at 0."""
         num_slots = self.near.shape[0]
         if self.is_even:
-            count = sum((theta[self.near[s]] for s in range(1, num_slots)), theta[self.near[0]])
+            values = [theta[self.near[s]].astype(jnp.int32) for s in range(num_slots)]
+            count = sum(values[1:], values[0])
             return self.field + self.weights[0, 0] * count.astype(self.field.dtype)
         parts = (self.weights[s] * theta[self.near[s]].astype(self.field.dtype) for s in range(num_slots))
         return sum(parts, self.field)
@@ -122,7 +126,7 @@ class TableLogits(AbstractSiteLogits):
     def logits(self, theta: Int[Array, " dim"]) -> Float[Array, "site value"]:
         rows = self.base
         for a in range(self.near.shape[0]):
-            rows = rows + self.strides[a] * theta[self.near[a]]
+            rows = rows + self.strides[a] * theta[self.near[a]].astype(rows.dtype)
         if self.owner is None:
             return sum((self.pool[rows[s]] for s in range(rows.shape[0])), self.unary)
         return self.unary.at[self.owner].add(self.pool[rows], indices_are_sorted=True)
@@ -159,7 +163,7 @@ class TermLogits(AbstractSiteLogits):
     data: Any = None
 
     def logits(self, theta: Int[Array, " dim"]) -> Float[Array, "site value"]:
-        size = self.is_value.shape[1]
+        size, theta = self.is_value.shape[1], theta.astype(jnp.int32)
         values = (theta[self.sites] + jnp.arange(size, dtype=theta.dtype)[:, None]) % self.sizes  # (shift, site)
 
         def shifted(new: Array) -> Array:
