@@ -13,7 +13,7 @@ Another page has [the same hares](capture_recapture.md) with their tendencies in
 
 Figure: Left, the posterior probability of the number of hares, with the 68 that were caught as a dashed line. Right,
 how likely a hare is to be caught in one night, given in how many of six it was caught: dots with intervals that
-rise, but less than the share of nights does.
+rise, but less than the share of nights (dotted) does.
 """
 
 import jax

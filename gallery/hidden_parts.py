@@ -1,16 +1,16 @@
 """Which parts is a picture made of?
 
-The pictures of Griffiths and Ghahramani (2006): each of four parts (a cross, a frame, stairs and a T) is in a
-picture or not, at random, and noise is added. Seen are 40 noisy pictures. Unknown are what the four parts look like,
-and which of them are in which picture: 144 reals and a bit for each part of each picture. This is a factor model
-with Bernoulli factors.
+Each of three parts (a row, a column and a square) is in a picture or not, at random, and noise is added: small
+versions of the pictures of Griffiths and Ghahramani (2006). Seen are 24 noisy pictures. Unknown are what the three
+parts look like, and which of them are in which picture: 48 reals, and a bit for each part of each picture. This is a
+factor model with Bernoulli factors.
 
-Parts have no names, so that exchanging two of them would change nothing. Here the first four pictures are known to
+Parts have no names, so that exchanging two of them would change nothing. Here the first three pictures are known to
 show one part each, which names them. Terrazzo notices that pictures are independent given the parts, sums the bits
-out (16 combinations a picture), and draws them exactly afterwards.
+out (8 combinations a picture), and draws them exactly afterwards.
 
-Figure: Above, five of the noisy pictures. Below, the posterior means of the four parts, clear of noise: a cross, a
-frame, stairs and a T.
+Figure: Above, six of the noisy pictures. Below, the posterior means of the three parts: a row of dark pixels, a
+column, and a square.
 """
 
 import jax.numpy as jnp
@@ -21,40 +21,38 @@ import numpyro.distributions as dist
 import terrazzo as tz
 from terrazzo.paper.plots import new_figure, themed
 
-corners = ["010111010", "111101111", "100110111", "111010010"]  # 3 x 3 pixels each
-parts = np.zeros((4, 6, 6))
-for part, corner, (row, column) in zip(parts, corners, [(0, 0), (0, 3), (3, 0), (3, 3)], strict=True):
-    part[row : row + 3, column : column + 3] = np.array([int(pixel) for pixel in corner]).reshape(3, 3)
-rng, num_pictures = np.random.default_rng(0), 40
-bits = np.concatenate([np.eye(4, dtype=int), rng.integers(0, 2, (num_pictures - 4, 4))])
-pictures = bits @ parts.reshape(4, 36) + 0.5 * rng.normal(size=(num_pictures, 36))
+shapes = ["1111000000000000", "1000100010001000", "0000000000110011"]  # 4 x 4 pixels each
+parts = np.array([[int(pixel) for pixel in shape] for shape in shapes])
+rng, num_pictures = np.random.default_rng(0), 24
+bits = np.concatenate([np.eye(3, dtype=int), rng.integers(0, 2, (num_pictures - 3, 3))])
+pictures = bits @ parts + 0.5 * rng.normal(size=(num_pictures, 16))
 
 
 def factors(pictures):
-    part = numpyro.sample("part", dist.Normal(0.0, 1.0).expand([4, 36]).to_event(2))
-    with numpyro.plate("picture", num_pictures - 4):
-        bit = numpyro.sample("bit", dist.Bernoulli(jnp.full(4, 0.5)).to_event(1))
-    shown = jnp.concatenate([jnp.eye(4), bit]) @ part
+    part = numpyro.sample("part", dist.Normal(0.0, 1.0).expand([3, 16]).to_event(2))
+    with numpyro.plate("picture", num_pictures - 3):
+        bit = numpyro.sample("bit", dist.Bernoulli(jnp.full(3, 0.5)).to_event(1))
+    shown = jnp.concatenate([jnp.eye(3), bit]) @ part
     numpyro.sample("pictures", dist.Normal(shown, 0.5).to_event(2), obs=pictures)
 
 
 result = tz.sample(tz.from_numpyro(factors, pictures), seed=0)
 print(result.verdict)
 print(result.choice)
-mean = result["part"].mean(axis=(0, 1)).reshape(4, 6, 6)
+mean = result["part"].mean(axis=(0, 1))
 print(f"error of a pixel of the parts: {np.sqrt(np.mean((mean - parts) ** 2)):.2f} (noise of a picture: 0.50)")
 chance = result["bit"].mean(axis=(0, 1))
-print(f"bits that are right: {100 * np.mean((chance > 0.5) == bits[4:]):.1f} %")
+print(f"bits that are right: {100 * np.mean((chance > 0.5) == bits[3:]):.1f} %")
 
 with themed():
-    figure = new_figure(7.0, 3.2)
-    above, below = figure.subplots(2, 5)
-    for axis, picture in zip(above, pictures[6:11], strict=True):
-        axis.imshow(picture.reshape(6, 6), cmap="gray_r", vmin=-1, vmax=2)
+    figure = new_figure(7.0, 2.9)
+    above, below = figure.subplots(2, 6)
+    for axis, picture in zip(above, pictures[4:10], strict=True):
+        axis.imshow(picture.reshape(4, 4), cmap="gray_r", vmin=-0.5, vmax=2)
     for axis, part in zip(below, mean, strict=False):
-        axis.imshow(part, cmap="gray_r", vmin=-0.5, vmax=1.5)
-    above[2].set_title("noisy pictures")
-    below[2].set_title("parts (posterior means)")
+        axis.imshow(part.reshape(4, 4), cmap="gray_r", vmin=-0.5, vmax=1.5)
     for axis in (*above, *below):
         axis.set_axis_off()
+    above[0].set_title("six noisy pictures", loc="left")
+    below[0].set_title("the three parts (posterior means)", loc="left")
     figure.savefig("hidden_parts.png", dpi=90)

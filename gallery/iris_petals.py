@@ -30,8 +30,8 @@ increasing = dist.transforms.OrderedTransform()
 
 
 def petals(log_length):
-    share = numpyro.sample("share", dist.Dirichlet(jnp.full(3, 2.0)))
-    steps = dist.Normal(jnp.array([0.5, -1.0, -1.0]), 1.0)  # the first mean, and the logarithms of the two steps
+    share = numpyro.sample("share", dist.Dirichlet(jnp.full(3, 5.0)))
+    steps = dist.Normal(jnp.array([0.5, -0.5, -1.0]), 0.5)  # the first mean, and the logarithms of the two steps
     mean = numpyro.sample("mean", dist.TransformedDistribution(steps.to_event(1), increasing))
     width = numpyro.sample("width", dist.LogNormal(-2.0, 0.5))
     with numpyro.plate("flower", len(log_length)):
@@ -39,7 +39,7 @@ def petals(log_length):
         numpyro.sample("log_length", dist.Normal(mean[label], width), obs=log_length)
 
 
-result = tz.sample(tz.from_numpyro(petals, np.log(length)), seed=0)
+result = tz.sample(tz.from_numpyro(petals, np.log(length)), seed=0, draws=2000)
 print(result.verdict)
 print(result.choice)
 for i in range(3):

@@ -11,8 +11,8 @@ draws the states by a fair coin, lets tempered ladders check the answer independ
 
 The dates that the NBER calls recessions were not given to the model.
 
-Figure: Above, growth a quarter as a line. Below, the posterior probability of recession, which rises to nearly one
-in the shaded quarters that the NBER calls recessions, and is low elsewhere.
+Figure: Above, growth a quarter as a line. Below, the posterior probability of recession, which rises to between 0.5
+and 0.9 in each of the seven shaded spans that the NBER calls recessions, and is lower in most other quarters.
 """
 
 import jax

@@ -86,6 +86,13 @@ def test_pictures_have_descriptions_and_headings_are_in_order(site):
         assert max(steps, default=0) <= 1, (page, found.headings)
 
 
+def test_formulas_are_drawn(site):
+    for page in pages(site):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\$\$|\$`|FORMULA\d", text), page
+    assert (site / "theory.html").read_text(encoding="utf-8").count("<math") > 10
+
+
 def test_every_public_name_is_described(site):
     ids = set().union(*(read(page).ids for page in pages(site) if page.parent.name == "api"))
     index = (site / "api" / "index.html").read_text(encoding="utf-8")

@@ -115,8 +115,9 @@ def _picture(name: str, part: dict, *, extra: str = "") -> str:
 def how_it_ran(name: str, record: dict) -> str:
     """Where the stored output comes from."""
     versions = ", ".join(f"{package} {number}" for package, number in record["versions"].items())
+    cpu = f", {record['cpu_seconds']} s of processor time" if "cpu_seconds" in record else ""
     return (
-        f"The output is that of one run of `python gallery/{name}.py`: {record['seconds']} s in all, on "
+        f"The output is that of one run of `python gallery/{name}.py`: {record['seconds']} s in all{cpu}, on "
         f"{record['cpus']} CPU cores shared with other work, {record['date']} ({versions})."
     )
 
