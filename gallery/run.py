@@ -5,8 +5,8 @@
     python gallery/run.py asia --quick --out quick
 
 Each script runs in a process of its own, in an empty folder, as a reader would run it. Kept are NAME.txt (its stdout),
-NAME.png (reduced to a palette) and NAME.json (seconds of the clock and of all cores, date, versions). `--quick` draws less and stops early, to see
-that a script runs; its answers mean nothing.
+NAME.png (reduced to a palette) and NAME.json (seconds of the clock and of all cores, date, versions). `--quick` draws
+less and stops early, to see that a script runs; its answers mean nothing.
 """
 
 import argparse
