@@ -159,7 +159,7 @@ def test_real_variables_are_counted_drawn_and_listed():
     assert 'alt="mean of map"' in page
     assert "mean of many by index" in page
     assert "scale: real between 0 and ∞" in page
-    assert "5, at all values of 59 reals" in page
+    assert "5, for any values of the reals" in page
     assert re.search(r"coordinates</span>\s*<b>60</b>|coordinates.{0,40}>60<", page)
 
 

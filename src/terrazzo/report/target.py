@@ -29,9 +29,7 @@ def target_section(view: View) -> str:
     if space.num_dims:
         num_states = float(np.log10(space.sizes.astype(float)).sum())
         size = f"{space.num_states:,}" if num_states < 9 else f"about 10^{num_states:.0f}"
-        pairs.append(
-            ("configurations", f"{size}, at all values of {space.num_reals:,} reals" if space.num_reals else size)
-        )
+        pairs.append(("configurations", f"{size}, for any values of the reals" if space.num_reals else size))
     pairs.append(("variables", _kinds(view)))
     log_prob = view.result.log_prob
     if log_prob is not None and log_prob.size:
