@@ -46,14 +46,16 @@ chance = result["bit"].mean(axis=(0, 1))
 print(f"bits that are right: {100 * np.mean((chance > 0.5) == bits[6:]):.1f} %")
 
 with themed():
-    figure = new_figure(7.0, 2.9)
-    above, below = figure.subplots(2, 6)
-    for axis, picture in zip(above, pictures[6:12], strict=True):
-        axis.imshow(picture.reshape(4, 4), cmap="gray_r", vmin=-0.5, vmax=2)
-    for axis, part in zip(below, mean, strict=False):
-        axis.imshow(part.reshape(4, 4), cmap="gray_r", vmin=-0.5, vmax=1.5)
-    for axis in (*above, *below):
+    figure = new_figure(7.0, 3.0)
+    above, below = figure.subfigures(2, 1)
+    above.suptitle("six noisy pictures")
+    below.suptitle("the three parts (posterior means)")
+    shown = [
+        *zip(above.subplots(1, 6), pictures[6:12], strict=True),
+        *zip(below.subplots(1, 6), [*mean, None, None, None], strict=True),
+    ]
+    for axis, picture in shown:
         axis.set_axis_off()
-    above[0].set_title("six noisy pictures", loc="left")
-    below[0].set_title("the three parts (posterior means)", loc="left")
+        if picture is not None:
+            axis.imshow(picture.reshape(4, 4), cmap="gray_r", vmin=-0.5, vmax=1.8)
     figure.savefig("hidden_parts.png", dpi=90)

@@ -100,7 +100,7 @@ def parts(name: str) -> dict:
         "title": title,
         "text": text.strip(),
         "caption": " ".join(caption.split()),
-        "code": source.split('"""', 2)[2].strip(),
+        "code": source.split('"""', 2)[2].strip().replace("  # fmt: skip", ""),  # a word to our formatter
         "output": stored.with_suffix(".txt").read_text(encoding="utf-8").rstrip(),
         "record": json.loads(stored.with_suffix(".json").read_text(encoding="utf-8")),
     }
