@@ -12,7 +12,7 @@ gallery = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gallery)
 SCRIPTS = gallery.scripts()
 STORED = ROOT / "docs" / "gallery"
-QUICK = ("asia", "capture_recapture", "epidemic", "ising_denoising", "maxcut")
+QUICK = ("asia", "capture_recapture", "epidemic", "ising_denoising", "karate_club", "maxcut")
 
 
 def by_name(path):
