@@ -2,8 +2,8 @@
 
     python docs/first_picture.py docs/first-picture.png
 
-A noisy picture of 24 x 24 pixels; log pi is the Ising posterior of the picture without the noise. It took 79
-seconds on two busy CPU cores, and needs matplotlib (`pip install 'terrazzo[plots]'`).
+A noisy picture of 24 x 24 pixels; log pi is the Ising posterior of the picture without the noise. Beside it is written
+first-picture-narrow.png, the same in one column, for phones. It needs matplotlib (`pip install 'terrazzo[plots]'`).
 """
 
 import sys
@@ -45,11 +45,15 @@ def sampled() -> tuple[np.ndarray, np.ndarray, tz.Result]:
     return truth, noisy, tz.sample(log_prob, tz.binary((SIZE, SIZE)), seed=0)
 
 
-def draw(noisy: np.ndarray, result: tz.Result, path: Path) -> None:
-    """Three parts: the target, the draws, the verdict."""
+def draw(noisy: np.ndarray, result: tz.Result, path: Path, *, is_narrow: bool = False) -> None:
+    """Three parts, in a row or one below the other: the target, the draws, the verdict."""
     with themed():
-        figure = new_figure(11, 3.5)
-        parts = figure.subfigures(1, 3, width_ratios=(1.0, 1.75, 1.4), wspace=0.04)
+        if is_narrow:
+            figure = new_figure(4.2, 9.4)
+            parts = figure.subfigures(3, 1, height_ratios=(1.45, 1.1, 1.15), hspace=0.04)
+        else:
+            figure = new_figure(11, 3.5)
+            parts = figure.subfigures(1, 3, width_ratios=(1.0, 1.75, 1.4), wspace=0.04)
         given = parts[0].subplots()
         given.imshow(noisy, cmap=theme.CHIP)
         parts[0].suptitle("you give: log π", fontsize=12, fontweight="bold")
@@ -95,9 +99,11 @@ def _verdict(part, result: tz.Result) -> None:
 def main() -> None:
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "first-picture.png")
     _, noisy, result = sampled()
+    narrow = path.with_stem(f"{path.stem}-narrow")
     draw(noisy, result, path)
+    draw(noisy, result, narrow, is_narrow=True)
     print(result.diagnose())
-    print(path)
+    print(path, narrow)
 
 
 if __name__ == "__main__":

@@ -123,5 +123,6 @@ def test_explain_reads_a_target_of_a_module(tmp_path, monkeypatch):
     assert out.exit_code == 0
     assert "29 terms on at most 2 sites" in out.stdout
     assert "exact answers by elimination" in out.stdout
-    for wrong in ("models_to_explain:number", "models_to_explain:other", "no_such_models:chain", "chain", ":"):
-        assert isinstance(run("explain", wrong).exception, tz.errors.TargetError)
+    assert isinstance(run("explain", "models_to_explain:number").exception, tz.errors.TargetError)
+    for mistyped in ("models_to_explain:other", "no_such_models:chain", "chain", ":"):
+        assert isinstance(run("explain", mistyped).exception, tz.errors.OptionError)

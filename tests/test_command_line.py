@@ -156,8 +156,10 @@ def test_functions_and_samplers_of_every_kind(folder, arguments):
     [
         (("coins",), OptionError, "--space: is missing"),
         (("target", "--space", "binary[3]"), OptionError, "a tz.Target already"),
-        (("number", "--space", "binary[3]"), TargetError, "is a int"),
-        (("nothing", "--space", "binary[3]"), TargetError, "is not found"),
+        (("number", "--space", "binary[3]"), TargetError, "is of type int"),
+        (("nothing", "--space", "binary[3]"), OptionError, "there are coins, log_prob"),
+        (("coin", "--space", "binary[3]"), OptionError, "did you mean coins"),
+        (("plain", "--space", "binary[3]"), TargetError, "as it is with --blackbox"),
         (("coins", "--space", "binary[3]", "--data", "data.npz"), OptionError, "'X' is not a parameter"),
         (("coins", "--space", "binary[3]", "--data", "no.npz"), FileFormatError, "cannot be read"),
         (("coins", "--space", "binary[3]", "--data", "models_of_cli.py"), FileFormatError, "no .npz file"),
@@ -173,6 +175,29 @@ def test_functions_and_samplers_of_every_kind(folder, arguments):
 )
 def test_mistakes_have_types_and_remedies(folder, arguments, error, says):
     out = sample(*arguments)
+    assert isinstance(out.exception, error), out.output
+    assert says in str(out.exception)
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "error", "says"),
+    [
+        ("no_such_module:f", "", OptionError, "there is no module 'no_such_module'"),
+        ("models_of_cli", "", OptionError, "is not module:function"),
+        (
+            "broken_syntax:f",
+            "def f(theta:\n",
+            TargetError,
+            "SyntaxError: '(' was never closed (broken_syntax.py, line 1)",
+        ),
+        ("broken_line:f", "x = 1\nx / 0\n", TargetError, "ZeroDivisionError: division by zero (broken_line.py, line 2"),
+        ("broken_import:f", "import no_such_package\n", TargetError, "No module named 'no_such_package'"),
+    ],
+)
+def test_a_module_that_is_missing_or_broken_is_a_short_error(folder, target, code, error, says):
+    if code:
+        (folder / f"{target.split(':')[0]}.py").write_text(code)
+    out = CliRunner().invoke(cli.app, ["sample", target, "--space", "binary[3]", *QUIET])
     assert isinstance(out.exception, error), out.output
     assert says in str(out.exception)
 

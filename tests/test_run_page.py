@@ -34,6 +34,14 @@ def made(space, **fields):
     return tz.Result(space=space, theta=theta, **{"sample_stats": {"log_prob": log_prob}, **fields})
 
 
+def mixed(space, reals=None, **fields):
+    """A result with real variables; their draws are normal unless given."""
+    theta = fields.pop("theta", None)
+    theta = draws_of(space) if theta is None else theta
+    reals = np.random.default_rng(2).normal(size=(*theta.shape[:2], space.num_real_values)) if reals is None else reals
+    return made(space, theta=theta, reals=reals, **fields)
+
+
 @pytest.fixture(scope="module")
 def hostile():
     """Everything that a user or a file can bring, with markup in it."""
@@ -127,6 +135,11 @@ def test_very_many_rows_are_cut_and_said(monkeypatch):
         made(tz.binary(4), sample_stats={"log_weight": np.random.default_rng(0).normal(size=(4, 200))}),
         made(tz.binary(4), sample_stats={"log_prob": np.full((4, 200), -np.inf)}),
         made(tz.Space(**{f"x{i}": tz.binary() for i in range(60)})),
+        mixed(tz.Space(k=tz.binary(3), x=tz.real(2), s=tz.real(low=0.0), w=tz.simplex(3))),
+        mixed(tz.Space(x=tz.real((5, 4)), y=tz.real(30), z=tz.real())),
+        mixed(tz.Space(x=tz.real(2)), np.ones((4, 200, 2))),
+        mixed(tz.Space(k=tz.binary(), x=tz.real()), np.zeros((4, 0, 1)), theta=np.zeros((4, 0, 1), np.uint8)),
+        mixed(tz.Space(x=tz.real(3)), sample_stats={"log_weight": np.random.default_rng(0).normal(size=(4, 200))}),
     ],
     ids=lambda result: "",
 )
@@ -135,6 +148,31 @@ def test_results_of_every_kind_have_a_page(result, tmp_path):
     assert page.startswith("<!DOCTYPE html>")
     assert "nan" not in re.sub(r"<script.*?</script>|<style>.*?</style>|base64,[^\"]*", "", page, flags=re.S)
     assert (result.report(tmp_path / "run.html")).read_text(encoding="utf-8") == page
+
+
+def test_real_variables_are_counted_drawn_and_listed():
+    variables = {EVIL: tz.real(2), "scale": tz.real(low=0.0), "map": tz.real((4, 4)), "many": tz.real(40)}
+    result = mixed(tz.Space(k=tz.integers(1, 5), **variables))
+    page = render_page(result)
+    assert "<script>alert" not in page
+    assert page.count('aria-label="density of ') == 2 + 1 + 3  # two numbers, one, and the three of many that vary most
+    assert 'alt="mean of map"' in page
+    assert "mean of many by index" in page
+    assert "scale: real between 0 and ∞" in page
+    assert "5, for any values of the reals" in page
+    assert re.search(r"coordinates</span>\s*<b>60</b>|coordinates.{0,40}>60<", page)
+
+
+def test_modes_of_reals_are_found_with_their_shares():
+    rng = np.random.default_rng(0)
+    is_second = rng.random((4, 500, 1)) < 0.25
+    reals = np.where(is_second, [6.0, -2.0], [0.0, 3.0]) + 0.5 * rng.normal(size=(4, 500, 2))
+    modes = find_modes(
+        View(mixed(tz.Space(k=tz.binary(), x=tz.real(2)), reals, theta=draws_of(tz.Space(tz.binary()), draws=500)))
+    )
+    assert len(modes) == 2
+    assert modes[1].share == pytest.approx(0.25, abs=0.05)  # 5 standard errors of 1,201 draws
+    assert modes[1].best_reals[0] > 3 > modes[0].best_reals[0]
 
 
 def test_weights_count():

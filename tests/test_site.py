@@ -1,5 +1,6 @@
 """The site builds without a broken link, loads nothing from elsewhere, and is fit to be read on a phone."""
 
+import base64
 import importlib.util
 import json
 import os
@@ -20,6 +21,7 @@ LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "vide
 STYLES = {"stylesheet", "preload", "prefetch", "preconnect", "dns-prefetch", "icon", "manifest"}
 NARROW = 390
 
+nbformat = pytest.importorskip("nbformat", reason="the site's tools are not installed: pip install '.[docs]'")
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mkdocs") is None, reason="the site's tools are not installed: pip install '.[docs]'"
 )
@@ -84,6 +86,13 @@ def test_pictures_have_descriptions_and_headings_are_in_order(site):
         assert max(steps, default=0) <= 1, (page, found.headings)
 
 
+def test_formulas_are_drawn(site):
+    for page in pages(site):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"\$\$|\$`|FORMULA\d", text), page
+    assert (site / "theory.html").read_text(encoding="utf-8").count("<math") > 10
+
+
 def test_every_public_name_is_described(site):
     ids = set().union(*(read(page).ids for page in pages(site) if page.parent.name == "api"))
     index = (site / "api" / "index.html").read_text(encoding="utf-8")
@@ -109,13 +118,25 @@ def test_notebooks_hold_the_scripts(site):
     notebooks = sorted((site / "gallery").glob("*.ipynb"))
     assert {path.stem for path in notebooks} == {path.stem for path in (ROOT / "gallery").glob("*.py")} - {"run"}
     for path in notebooks:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        code = "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
         compile(code, str(path), "exec")
         script = (ROOT / "gallery" / f"{path.stem}.py").read_text(encoding="utf-8").split('"""', 2)[2]
-        lines = [line for line in script.splitlines() if line.strip()]
+        lines = [line for line in script.replace("  # fmt: skip", "").splitlines() if line.strip()]
         assert [line for line in code.splitlines() if line.strip()][: len(lines)] == lines, path
-        assert all(cell["outputs"] for cell in cells if cell["cell_type"] == "code")
+
+
+def test_notebooks_show_what_the_last_run_gave(site):
+    for path in sorted((site / "gallery").glob("*.ipynb")):
+        found = nbformat.read(path, 4)
+        nbformat.validate(found)
+        code = [cell for cell in found.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == [1, 2, 3], path
+        prepares, samples, draws = code
+        stored = ROOT / "docs" / "gallery" / path.stem
+        assert prepares.outputs == [], path  # it prints nothing
+        assert samples.outputs[0].text.strip() == stored.with_suffix(".txt").read_text(encoding="utf-8").strip(), path
+        assert base64.b64decode(draws.outputs[0].data["image/png"]) == stored.with_suffix(".png").read_bytes(), path
+        assert ".png" in draws.source, path
 
 
 @needs_chromium

@@ -8,6 +8,7 @@ which browsers draw without a script.
 import ast
 import base64
 import html
+import itertools
 import json
 import re
 from pathlib import Path
@@ -27,7 +28,10 @@ ORDER = (
         "variable_selection", "mixture_labels", "contingency_table", "capture_recapture", "coal_mining",
         "model_comparison", "earthquakes", "asia", "network_structure", "epidemic",
     )),
-    ("Discrete and real", ("occupancy", "two_lines")),
+    ("Discrete and real", (
+        "iris_petals", "coal_rates", "recessions", "occupancy", "hares", "spike_and_slab", "two_lines", "hidden_parts",
+        "karate_club", "law_school_test",
+    )),
     ("Learning", ("quantised_weights", "binary_network", "paper_mixture")),
     ("Search", ("maxcut", "sudoku")),
 )  # fmt: skip
@@ -96,7 +100,7 @@ def parts(name: str) -> dict:
         "title": title,
         "text": text.strip(),
         "caption": " ".join(caption.split()),
-        "code": source.split('"""', 2)[2].strip(),
+        "code": source.split('"""', 2)[2].strip().replace("  # fmt: skip", ""),  # a word to our formatter
         "output": stored.with_suffix(".txt").read_text(encoding="utf-8").rstrip(),
         "record": json.loads(stored.with_suffix(".json").read_text(encoding="utf-8")),
     }
@@ -108,46 +112,67 @@ def _picture(name: str, part: dict, *, extra: str = "") -> str:
     return f'<img src="{name}.png" alt="{alt}" width="{width}" height="{height}" loading="lazy"{extra}>'
 
 
-def problem_page(name: str) -> str:
-    """The page of one worked problem, in Markdown."""
-    part, record = parts(name), parts(name)["record"]
+def how_it_ran(name: str, record: dict) -> str:
+    """Where the stored output comes from."""
     versions = ", ".join(f"{package} {number}" for package, number in record["versions"].items())
+    cpu = f", {record['cpu_seconds']} s of processor time" if "cpu_seconds" in record else ""
+    return (
+        f"The output is that of one run of `python gallery/{name}.py`: {record['seconds']} s in all{cpu}, on "
+        f"{record['cpus']} CPU cores shared with other work, {record['date']} ({versions})."
+    )
+
+
+def problem_page(name: str) -> str:
+    """The page of one worked problem, in Markdown; scripts are wide, and the page has few headings: no contents."""
+    part = parts(name)
     return "\n".join([
+        "---\nhide:\n  - toc\n---\n",
         f"# {part['title']}\n",
         part["text"] + "\n",
         f'<figure class="plot" markdown="0">{_picture(name, part)}',
         f"<figcaption>{html.escape(part['caption'])}</figcaption></figure>\n",
         "## What it prints\n",
         f"```text\n{part['output']}\n```\n",
-        f"One run of `python gallery/{name}.py`: {record['seconds']} s in all, on {record['cpus']} CPU cores shared "
-        f"with other work, {record['date']} ({versions}).\n",
+        how_it_ran(name, part["record"]) + "\n",
         "## The script\n",
         f"As a notebook, with its output: [{name}.ipynb]({name}.ipynb).\n",
         f"```python\n{part['code']}\n```\n",
     ])  # fmt: skip
 
 
+def code_cells(code: str) -> list[str]:
+    """A script in three parts: what prepares, what samples and prints, what draws."""
+    body = ast.parse(code).body
+    speaking = {"tz.sample", "tz.maximize", "print"}
+    defined = [node for node in body if isinstance(node, ast.FunctionDef)]
+    calls = {node: {ast.unparse(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)} for node in body}
+    speaking |= {node.name for node in defined if calls[node] & speaking}
+    samples = next(i for i, node in enumerate(body) if node not in defined and calls[node] & speaking)
+    draws = next(i for i, node in enumerate(body) if ".png" in ast.unparse(node) or "themed" in calls[node])
+    lines = code.splitlines()
+    edges = (0, body[samples].lineno - 1, body[draws].lineno - 1, len(lines))
+    return ["\n".join(lines[i:j]).strip() for i, j in itertools.pairwise(edges)]
+
+
 def notebook(name: str) -> str:
-    """The script as a notebook: text, computation with what it printed, and the picture."""
+    """The script as a notebook that shows its last run: the text beside what printed it, the picture below."""
     part = parts(name)
-    code, mark, figure = part["code"].rpartition("\nwith themed():")
-    code, figure = (code, f"{mark.strip()}{figure}") if code else (part["code"], "")
-    show = f'from IPython.display import Image\n\nImage("{name}.png")'
+    prepares, samples, draws = code_cells(part["code"])
     picture = base64.b64encode((ROOT / "docs" / "gallery" / f"{name}.png").read_bytes()).decode()
+    printed = cells.new_output("stream", name="stdout", text=part["output"] + "\n")
+    shown = cells.new_output("execute_result", {"image/png": picture, "text/plain": part["caption"]}, execution_count=3)
+    show = f'from IPython.display import Image\n\nImage("{name}.png")'
     made = cells.new_notebook(
-        metadata={"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}},
+        metadata={
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+            "title": part["title"],
+        },
         cells=[
-            cells.new_markdown_cell(f"# {part['title']}\n\n{part['text']}"),
-            cells.new_code_cell(
-                code.strip(),
-                execution_count=1,
-                outputs=[cells.new_output("stream", name="stdout", text=part["output"])],
-            ),
-            cells.new_code_cell(
-                f"{figure}\n\n{show}".strip(),
-                execution_count=2,
-                outputs=[cells.new_output("execute_result", {"image/png": picture}, execution_count=2)],
-            ),
+            cells.new_markdown_cell(f"# {part['title']}\n\n{part['text']}\n\n{how_it_ran(name, part['record'])}"),
+            cells.new_code_cell(prepares, execution_count=1),
+            cells.new_code_cell(samples, execution_count=2, outputs=[printed]),
+            cells.new_code_cell(f"{draws}\n\n{show}", execution_count=3, outputs=[shown]),
         ],
     )
     for i, cell in enumerate(made.cells):

@@ -8,7 +8,10 @@ import typer
 from terrazzo.cli.app import app
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    short_help="Runs a script in several processes of this machine.",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def launch(
     context: typer.Context,
     processes: Annotated[int, typer.Option(min=1, help="How many processes share the chains.")] = 2,

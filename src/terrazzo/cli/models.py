@@ -1,5 +1,6 @@
 """From what was typed to a target: a function of a module, a space as text, data from a file."""
 
+import difflib
 import importlib
 import inspect
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from terrazzo.errors import FileFormatError, OptionError, TargetError
+from terrazzo.errors.user_code import described
 from terrazzo.spaces import Space
 from terrazzo.spaces.text import parse_space
 from terrazzo.targets.black_boxes import BlackBox, blackbox
@@ -38,7 +40,9 @@ def load_target(
         return found
     if not callable(found) and not isinstance(found, BlackBox):
         raise TargetError(
-            "target", f"{name!r} is a {type(found).__name__}", "make it a function, or a tz.Target(log_prob, space)"
+            "target",
+            f"{name!r} is of type {type(found).__name__}",
+            "make it a function, or a tz.Target(log_prob, space)",
         )
     if space is None:
         raise OptionError("--space", f"is missing: {name!r} is a function", 'e.g. --space "binary[20]"')
@@ -48,21 +52,43 @@ def load_target(
     if isinstance(found, BlackBox) or is_blackbox:
         is_vectorized = isinstance(found, BlackBox) and found.vectorized
         return Target(blackbox(function, vectorized=is_vectorized, name=name), parsed)
-    return Target(function, parsed)
+    try:
+        return Target(function, parsed)
+    except TargetError as error:
+        if "cannot be traced" not in error.problem:
+            raise
+        remedy = "write it with jax.numpy; `terrazzo sample` takes it as it is with --blackbox"
+        raise TargetError(error.field, error.problem, remedy) from None
 
 
 def _attribute(name: str, folder: Path) -> Any:
-    module, _, attribute = name.partition(":")
+    """What `module:attribute` names; the module is looked for in the folder first."""
+    module, colon, attribute = name.partition(":")
+    example = "write it as module:function, e.g. models:log_prob for log_prob in models.py"
+    if not colon or not module or not attribute:
+        raise OptionError("target", f"{name!r} is not module:function", example)
     sys.path.insert(0, str(folder))
     try:
-        found = importlib.import_module(module or "?")
-        for part in attribute.split("."):
-            found = getattr(found, part)
-        return found
-    except (ImportError, AttributeError) as error:
-        raise TargetError("target", f"{name!r} is not found: {error}", "write it as module:function") from None
+        found = importlib.import_module(module)
+    except Exception as error:  # whatever stands in a user's module
+        if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
+            raise OptionError("target", f"there is no module {module!r} in {str(folder)!r}", example) from None
+        if isinstance(error, SyntaxError):
+            problem = f"SyntaxError: {error.msg} ({Path(error.filename or module).name}, line {error.lineno})"
+        else:
+            problem = described(error)
+        raise TargetError("target", f"{module!r} cannot be imported: {problem}", "mend the module") from None
     finally:
         sys.path.remove(str(folder))
+    try:
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except AttributeError:
+        there = [key for key in dir(found) if callable(getattr(found, key)) and not key.startswith("_")]
+        near = difflib.get_close_matches(attribute, there, n=3)
+        remedy = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(there[:8]) or 'no functions'}"
+        raise OptionError("target", f"{name!r} is not found", remedy) from None
+    return found
 
 
 def load_data(path: Path) -> dict[str, np.ndarray]:

@@ -11,7 +11,7 @@ from terrazzo.cli.app import app, echo
 WIDTH = 100
 
 
-@app.command()
+@app.command(short_help="The paper's first experiment, with a picture.")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the picture.")] = Path("terrazzo-demo"),
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
@@ -59,7 +59,7 @@ def _needs(spec: Any) -> str:
     return ", ".join(sorted(spec.needs)) or "-"
 
 
-@app.command()
+@app.command(short_help="Runs the paper's experiments.")
 def reproduce(
     experiments: Annotated[list[str], typer.Argument(help="mixture, ising, logistic, selection, or all.")],
     preset: Annotated[str, typer.Option(help="smoke (seconds), small (2 CPU cores), paper (a GPU).")] = "small",

@@ -4,7 +4,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-OURS = str(Path(__file__).parent)
+OURS = str(Path(__file__).parents[1])
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "platstdlib")})
 MOST = 100  # characters of a line of code
 

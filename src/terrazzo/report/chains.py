@@ -81,7 +81,7 @@ def ranks(values: np.ndarray, count: int, name: str) -> str:
 
 def correlations_section(view: View) -> str:
     """The strongest correlations between coordinates."""
-    if view.result.num_draws < 4 or view.result.space.num_dims < 2:
+    if view.result.num_draws < 4 or view.num_coordinates < 2:
         return ""
     chosen = _compared(view)
     if len(chosen) < 2:

@@ -1,11 +1,16 @@
-"""The section on the posterior: bars for few values, histograms for many, pictures for grids, bands for long lists."""
+"""The section on the posterior: bars for few values, histograms for many, pictures for grids, bands for long lists.
 
+Real variables are drawn by `reals`.
+"""
+
+from functools import partial
 from html import escape
 
 import numpy as np
 
 from terrazzo.report import pictures, svg
 from terrazzo.report.markup import figure, grid, paragraph, section
+from terrazzo.report.reals import real_variable
 from terrazzo.report.view import Block, View
 from terrazzo.verdict.summaries import label_of
 
@@ -21,8 +26,10 @@ def marginals_section(view: View) -> str:
     """The posterior of every variable."""
     if not view.has_draws:
         return ""
-    parts = [_variable(view, block) for block in view.blocks[:MOST_VARIABLES]]
-    rest = len(view.blocks) - MOST_VARIABLES
+    drawn = {block.name: partial(_variable, view, block) for block in view.blocks}
+    drawn |= {block.name: partial(real_variable, view, block) for block in view.real_blocks}
+    parts = [drawn[name]() for name, _ in view.result.space.variables[:MOST_VARIABLES]]
+    rest = len(drawn) - MOST_VARIABLES
     if rest > 0:
         parts.append(paragraph(f"{rest} more variables are in the table of coordinates below.", "caption"))
     weighted = "" if view.result.log_weights is None else "Draws count by their weights. "
@@ -113,25 +120,20 @@ def _band(view: View, block: Block) -> str:
     """A long list of ordered coordinates: mean and an interval along the index."""
     v = block.variable
     mean, sd = view.moments(block)
-    x = svg.Axis(-0.5, v.num_elements - 0.5, svg.LEFT, svg.WIDTH - svg.RIGHT)
     if v.kind == "binary":
+        x = svg.Axis(-0.5, v.num_elements - 0.5, svg.LEFT, svg.WIDTH - svg.RIGHT)
         y = svg.Axis(0.0, 1.0, svg.HEIGHT - svg.BOTTOM, svg.TOP)
         places = x.at(np.arange(v.num_elements))
         step = (x.stop - x.start) / v.num_elements
         width = np.full(v.num_elements, max(step * 0.8, 0.2))
         tops = y.at(mean)
-        body = svg.rectangles(places - width / 2, tops, width, y.start - tops, "c0")
         caption = f"probability that {block.name} is 1, by index"
+        body = svg.rectangles(places - width / 2, tops, width, y.start - tops, "c0")
+        drawing = svg.chart(svg.frame(x, y, below="index") + body, caption)
     else:
         low, high = view.intervals(block, INNER)
-        low, high, middle = low + v.low, high + v.low, mean + v.low
-        y = svg.Axis(float(low.min()), float(high.max()) or 1.0, svg.HEIGHT - svg.BOTTOM, svg.TOP)
-        index = np.arange(v.num_elements)
-        around = np.concatenate([x.at(index), x.at(index[::-1])]), np.concatenate([y.at(high), y.at(low[::-1])])
-        points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(*around, strict=True))
-        body = f'<polygon points="{points}" class="fill c0 light"/>' + svg.polyline(x.at(index), y.at(middle), "c0")
         caption = f"mean of {block.name} by index, with the middle 90 %"
-    drawing = svg.chart(svg.frame(x, y, below="index") + body, caption)
+        drawing = svg.band(mean + v.low, low + v.low, high + v.low, caption)
     order = np.argsort(-sd, kind="stable")[:MOST_SINGLE]
     unsure = grid((_single(view, block, block.start + int(i)) for i in np.sort(order[:3])), "cards")
     return figure(drawing, caption, "wide") + paragraph("The three that vary most:", "caption") + unsure

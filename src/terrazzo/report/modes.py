@@ -28,12 +28,14 @@ class Mode(NamedTuple):
         best: The draw of the largest log pi in it (the nearest to its mean, without log pi), inner integers.
         log_prob: Log pi of that draw; NaN where it is not known.
         mean: The mean of its draws, inner integers.
+        best_reals: The real values of that best draw.
     """
 
     share: float
     best: np.ndarray
     log_prob: float
     mean: np.ndarray
+    best_reals: np.ndarray
 
 
 def find_modes(view: View) -> list[Mode]:
@@ -48,7 +50,7 @@ def find_modes(view: View) -> list[Mode]:
         rows = np.append(rows, int(np.argmax(view.result.log_prob)))
     codes = view.codes[rows]
     log_prob = None if view.result.log_prob is None else np.asarray(view.result.log_prob, float).ravel()[rows]
-    points, owners = _embedded(view, codes)
+    points, owners = _embedded(view, codes, view.reals[rows])
     groups: list[np.ndarray] = []
     waiting = [np.arange(len(rows))]
     while waiting:
@@ -62,12 +64,20 @@ def find_modes(view: View) -> list[Mode]:
     for group in groups:
         best = group[_best(codes[group], None if log_prob is None else log_prob[group])]
         value = float("nan") if log_prob is None else float(log_prob[best])
-        modes.append(Mode(len(group) / len(rows), codes[best].astype(int), value, codes[group].astype(float).mean(0)))
+        modes.append(
+            Mode(
+                share=len(group) / len(rows), best=codes[best].astype(int), log_prob=value,
+                mean=codes[group].astype(float).mean(0), best_reals=view.reals[rows[best]],
+            )
+        )  # fmt: skip
     return sorted(modes, key=lambda mode: -mode.share)
 
 
-def _embedded(view: View, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Draws as points, and the coordinate of each axis: ordered ones over their range, else an axis a category."""
+def _embedded(view: View, codes: np.ndarray, reals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Draws as points, and the coordinate of each axis: ordered ones over their range, else an axis a category.
+
+    Reals come after all others, over the range of nearly all draws.
+    """
     parts: list[np.ndarray] = [np.zeros((len(codes), 1), np.float32)]
     owners = [np.zeros(1, int)]
     for block in view.blocks:
@@ -80,6 +90,10 @@ def _embedded(view: View, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             hot = own[..., None] == np.arange(size)
             parts.append(hot.reshape(len(own), -1).astype(np.float32) / np.float32(np.sqrt(2.0)))
             owners.append(np.repeat(places, size))
+    low, high = np.quantile(reals, [0.005, 0.995], axis=0)
+    scaled = (reals - low) / np.where(high > low, high - low, np.inf)
+    parts.append(np.clip(scaled, -1.0, 2.0).astype(np.float32))
+    owners.append(view.result.space.num_dims + np.arange(reals.shape[1]))
     return np.concatenate(parts, axis=1), np.concatenate(owners)
 
 
@@ -152,8 +166,9 @@ def _is_apart(view: View, left: np.ndarray, right: np.ndarray, owners: np.ndarra
     """
     noise = left.var(axis=0) / len(left) + right.var(axis=0) / len(right)
     squares = (left.mean(axis=0) - right.mean(axis=0)) ** 2 - noise
-    different = np.bincount(owners, squares.astype(float), minlength=view.result.space.num_dims)
+    space = view.result.space
+    different = np.bincount(owners, squares.astype(float), minlength=view.num_coordinates)
     if different.sum() ** 2 >= LEAST_DIFFERENT * (different**2).sum():
         return True
     widest = int(different.argmax())
-    return bool(view.result.space.is_ordered[widest] and view.result.space.sizes[widest] > 2)
+    return widest >= space.num_dims or bool(space.is_ordered[widest] and space.sizes[widest] > 2)

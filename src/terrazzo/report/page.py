@@ -61,7 +61,7 @@ def _head(view: View) -> str:
     verdict = result.verdict
     tone = words.TONES[verdict.grade]
     pairs = [
-        ("coordinates", f"{result.space.num_dims:,}"),
+        ("coordinates", f"{view.num_coordinates:,}"),
         ("chains × draws", f"{result.num_chains} × {result.num_draws:,}"),
     ]
     ess = [q.row.ess_bulk for q in view.quantities if q.row.ess_bulk == q.row.ess_bulk]

@@ -9,19 +9,19 @@ from terrazzo.report import theme
 from terrazzo.report.markup import number
 from terrazzo.report.png import data_uri
 from terrazzo.report.svg import clipped
-from terrazzo.spaces import Variable
+from terrazzo.spaces import RealVariable, Variable
 from terrazzo.verdict.summaries import label_of
 
 MOST_LABELS = 8
 LARGEST = 512  # rows or columns of a picture: larger grids are shown by every n-th
 
 
-def is_grid(variable: Variable) -> bool:
+def is_grid(variable: Variable | RealVariable) -> bool:
     """Whether a variable is better looked at as a picture than as a list."""
     return len(variable.shape) >= 2 and min(variable.shape[-2:]) >= 2 and variable.num_elements >= 9
 
 
-def planes(variable: Variable, flat: np.ndarray, most: int = 4) -> list[np.ndarray]:
+def planes(variable: Variable | RealVariable, flat: np.ndarray, most: int = 4) -> list[np.ndarray]:
     """The two-dimensional slices of flat values: one, or the first few of a variable with more axes."""
     stack = np.asarray(flat).reshape(-1, *variable.shape[-2:])[:most]
     return [plane[:: -(-plane.shape[0] // LARGEST), :: -(-plane.shape[1] // LARGEST)] for plane in stack]

@@ -126,6 +126,17 @@ def columns(edges: np.ndarray, heights: np.ndarray, label: str, *, below: str = 
     return chart(frame(x, y, below=below) + body, label)
 
 
+def band(middle: np.ndarray, low: np.ndarray, high: np.ndarray, label: str) -> str:
+    """A line along the index, with a band around it."""
+    index = np.arange(len(middle))
+    x = Axis(-0.5, len(middle) - 0.5, LEFT, WIDTH - RIGHT)
+    y = Axis(float(low.min()), float(high.max()), HEIGHT - BOTTOM, TOP)
+    around = np.concatenate([x.at(index), x.at(index[::-1])]), np.concatenate([y.at(high), y.at(low[::-1])])
+    points = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(*around, strict=True))
+    body = f'<polygon points="{points}" class="fill c0 light"/>' + polyline(x.at(index), y.at(middle), "c0")
+    return chart(frame(x, y, below="index") + body, label)
+
+
 def traces(series: Sequence[np.ndarray], label: str, *, below: str = "draw") -> str:
     """Lines over each other, one a chain; long ones are shown by the least and the largest of every stretch."""
     finite = np.concatenate([s[np.isfinite(s)] for s in series])

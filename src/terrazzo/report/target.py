@@ -8,9 +8,10 @@ import numpy as np
 from terrazzo.report import pictures
 from terrazzo.report.markup import facts, figure, grid, number, paragraph, section
 from terrazzo.report.modes import MOST_MODES, Mode, find_modes
+from terrazzo.report.reals import numbers_in_words
 from terrazzo.report.svg import clipped
 from terrazzo.report.view import View
-from terrazzo.spaces import Variable
+from terrazzo.spaces import RealVariable, Variable
 from terrazzo.verdict.summaries import label_of
 
 MOST_VALUES, MOST_VARIABLES = 24, 8
@@ -24,17 +25,30 @@ RULE = (
 def target_section(view: View) -> str:
     """What was found about the target."""
     space = view.result.space
-    kinds = ", ".join(
-        f"{name}: {v.kind}{list(v.shape) if v.shape else ''}" for name, v in space.variables[:MOST_VARIABLES]
-    )
-    more = f" and {len(space.variables) - MOST_VARIABLES} more" if len(space.variables) > MOST_VARIABLES else ""
-    num_states = float(np.log10(space.sizes.astype(float)).sum())
-    size = f"{space.num_states:,}" if num_states < 9 else f"about 10^{num_states:.0f}"
-    pairs = [("coordinates", f"{space.num_dims:,}"), ("configurations", size), ("variables", kinds + more)]
+    pairs = [("coordinates", f"{view.num_coordinates:,}")]
+    if space.num_dims:
+        num_states = float(np.log10(space.sizes.astype(float)).sum())
+        size = f"{space.num_states:,}" if num_states < 9 else f"about 10^{num_states:.0f}"
+        pairs.append(("configurations", f"{size}, for any values of the reals" if space.num_reals else size))
+    pairs.append(("variables", _kinds(view)))
     log_prob = view.result.log_prob
     if log_prob is not None and log_prob.size:
         pairs.append(("largest log π of a draw", number(float(np.max(log_prob)), 6)))
     return section("target", "The target", facts(pairs), _structure(view.result.provenance), _modes(view))
+
+
+def _kinds(view: View) -> str:
+    """The variables with their kinds and shapes; bounds of reals too."""
+    variables = view.result.space.variables
+    parts = []
+    for name, v in variables[:MOST_VARIABLES]:
+        ends = ""
+        if isinstance(v, RealVariable) and (v.low is not None or v.high is not None):
+            low, high = (number(x, 4) if x is not None else end for x, end in ((v.low, "-∞"), (v.high, "∞")))
+            ends = f" between {low} and {high}"
+        parts.append(f"{name}: {v.kind}{list(v.shape) if v.shape else ''}{ends}")
+    rest = len(variables) - MOST_VARIABLES
+    return ", ".join(parts) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _structure(provenance: Any) -> str:
@@ -79,6 +93,15 @@ def _card(view: View, mode: Mode, place: int, number_of_modes: int) -> str:
                 parts.append(figure(mean, f"{block.name}, mean", "small"))
         else:
             words.append((block.name, values_in_words(v, mode.best[own])))
+    for real in view.real_blocks[: MOST_VARIABLES - min(len(view.blocks), MOST_VARIABLES)]:
+        values = mode.best_reals[real.start : real.stop]
+        if pictures.is_grid(real.variable):
+            label = f"{real.name} of the best draw of mode {place}"
+            low, high = float(values.min()), float(values.max())
+            drawn = "".join(pictures.heat(plane, low, high, label) for plane in pictures.planes(real.variable, values))
+            parts.append(figure(drawn + pictures.scale(low, high), f"{real.name}, best draw", "small"))
+        else:
+            words.append((real.name, numbers_in_words(values)))
     if not np.isnan(mode.log_prob):
         words.append(("log π", number(mode.log_prob, 6)))
     images = f'<div class="row">{"".join(parts)}</div>' if parts else ""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from terrazzo.results.result import Result
-from terrazzo.spaces import Variable
+from terrazzo.spaces import RealVariable, Variable
 from terrazzo.verdict.summaries import Summary, SummaryRow, label_of
 
 BLOCK = 256  # coordinates that are looked at together: draws are bytes, and sums of them are not
@@ -41,18 +41,34 @@ class Block(NamedTuple):
         return self.start + self.variable.num_elements
 
 
+class RealBlock(NamedTuple):
+    """A real variable with its place among the flat real values."""
+
+    name: str
+    variable: RealVariable
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """The first value after it."""
+        return self.start + self.variable.num_elements
+
+
 class View:
     """A result as a page looks at it.
 
     Attributes:
         result: The result.
         codes: Inner integers, (chain x draw, d).
+        reals: Real values, (chain x draw, value).
         weights: A weight a draw, of sum one.
     """
 
     def __init__(self, result: Result):
         self.result = result
         self.codes = result.codes.reshape(result.num_chains * result.num_draws, result.space.num_dims)
+        reals = np.zeros((len(self.codes), 0)) if result.reals is None else np.asarray(result.reals, float)
+        self.reals = reals.reshape(len(self.codes), result.space.num_real_values)
         log_weights = result.log_weights
         raw = np.ones(len(self.codes)) if log_weights is None else np.exp(log_weights - log_weights.max()).ravel()
         self.weights = raw / max(raw.sum(), np.finfo(float).tiny)
@@ -71,6 +87,25 @@ class View:
     def names(self) -> list[str]:
         """A name per flat coordinate."""
         return self.result.space.discrete.coordinate_names()
+
+    @cached_property
+    def real_names(self) -> list[str]:
+        """A name per real value."""
+        return self.result.space.real_coordinate_names()
+
+    @property
+    def num_coordinates(self) -> int:
+        """Coordinates of all kinds, as the summary counts them."""
+        return self.result.space.num_dims + self.result.space.num_real_values
+
+    @cached_property
+    def real_blocks(self) -> list[RealBlock]:
+        """The real variables with their places."""
+        found, start = [], 0
+        for name, variable in self.result.space.real_variables:
+            found.append(RealBlock(name, variable, start))
+            start += variable.num_elements
+        return found
 
     @cached_property
     def blocks(self) -> list[Block]:
@@ -132,6 +167,18 @@ class View:
         found = [
             _quantiles(self.codes[:, i].astype(float), self.weights, shares) for i in range(block.start, block.stop)
         ]
+        low, high = np.array(found).T
+        return low, high
+
+    def real_moments(self, block: RealBlock) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of every number of a real variable."""
+        own = self.reals[:, block.start : block.stop]
+        mean = self.weights @ own
+        return mean, np.sqrt(np.maximum(self.weights @ (own - mean) ** 2, 0.0))
+
+    def real_intervals(self, block: RealBlock, shares: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+        """The quantiles of every number of a real variable."""
+        found = [_quantiles(self.reals[:, i], self.weights, shares) for i in range(block.start, block.stop)]
         low, high = np.array(found).T
         return low, high
 

@@ -53,6 +53,11 @@ ASKED = {
     "tempered draws beyond the transport": "Which share of the tempered draws does the learned map not reach?",
     "the same, tempered against final (s.e.)": "Do the draws agree with reweighted tempered draws, in standard errors?",
     "comparisons made": "Were all comparisons with the exploration made?",
+    "a reference that the chains did not make": "Did the tempered ladders start from a distribution that you gave, "
+    "such as the prior? One that was fitted to the chains cannot see all that they missed.",
+    "difference from the exploration (standard errors)": "Do the draws agree with those of tempered ladders?",
+    "least ESS of the exploration": "Do the tempered ladders have enough effective draws to contradict the chains?",
+    "share of divergent trajectories": "How many trajectories of the reals broke off where the density is too steep?",
     "changes due of constants": "How many changes should coordinates have shown that never changed?",
 }
 

@@ -32,8 +32,8 @@ def write_report(folder: Path) -> Report:
     if not rows:
         raise OptionError(
             "folder",
-            f"{str(folder)!r} holds no finished piece",
-            "run `terrazzo reproduce` with it first",
+            f"{str(folder)!r} holds no run and no finished piece",
+            "give the folder of `terrazzo sample --out`, or run `terrazzo reproduce` with it first",
         )
     out = folder / "report"
     out.mkdir(exist_ok=True)
