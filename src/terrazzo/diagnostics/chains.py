@@ -10,12 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
 
+from terrazzo.diagnostics.statistics import ChainStatistics as ChainStatistics
+from terrazzo.diagnostics.statistics import weighted_statistics
 from terrazzo.errors import OptionError
 
 FFT_CHUNK = 2**21  # numbers transformed at a time
@@ -23,28 +25,6 @@ BLOCK_BYTES = 64  # coordinates are gathered a cache line at a time
 MANY_NUMBERS = 2**20  # draws from which coordinates are handled side by side
 MIN_DRAWS = 4
 METHODS = ("bulk", "tail", "mean")
-
-
-class ChainStatistics(NamedTuple):
-    """What a table of draws says about each coordinate; every field has the shape of one draw.
-
-    Attributes:
-        mean: The mean over all chains and draws.
-        sd: The standard deviation (n - 1).
-        mcse: The Monte-Carlo standard error of the mean.
-        ess_bulk: Rank-normalised split effective sample size; NaN for a constant.
-        ess_tail: The smaller effective sample size of the 5 % and the 95 % quantile; NaN for a constant.
-        r_hat: Rank-normalised split R-hat, the larger of bulk and folded; NaN for a constant.
-        is_constant: Whether every draw of every chain has the same value.
-    """
-
-    mean: np.ndarray
-    sd: np.ndarray
-    mcse: np.ndarray
-    ess_bulk: np.ndarray
-    ess_tail: np.ndarray
-    r_hat: np.ndarray
-    is_constant: np.ndarray
 
 
 class _Series:
@@ -383,30 +363,9 @@ def describe(draws: Any, weights: Any = None) -> ChainStatistics:
     [True, True, True]
     """
     if weights is not None:
-        return _weighted(np.asarray(draws, float), np.asarray(weights, float))
+        return weighted_statistics(np.asarray(draws, float), np.asarray(weights, float))
     table = _over_coordinates(draws, _all)
     mean, sd, error, bulk, tail, r_hat, is_constant = np.moveaxis(table, -1, 0)
     return ChainStatistics(
         mean=mean, sd=sd, mcse=error, ess_bulk=bulk, ess_tail=tail, r_hat=r_hat, is_constant=is_constant.astype(bool)
     )
-
-
-def _weighted(draws: np.ndarray, weights: np.ndarray) -> ChainStatistics:
-    shaped = weights.reshape(*weights.shape, *(1,) * (draws.ndim - 2))
-    per_chain = shaped / shaped.sum(axis=1, keepdims=True)
-    w = shaped / shaped.sum()
-    draws = np.where(w > 0, draws, 0.0)  # log pi of a draw without weight is -inf
-    mean = (w * draws).sum(axis=(0, 1))
-    variance = (w * (draws - mean) ** 2).sum(axis=(0, 1))
-    effective = float(1 / (w**2).sum())
-    error = np.sqrt((w**2 * (draws - mean) ** 2).sum(axis=(0, 1)))
-    each = float((1 / (per_chain**2).sum(axis=1)).mean())  # effective draws a chain
-    is_constant = np.asarray(draws.min(axis=(0, 1)) == draws.max(axis=(0, 1)))
-    between = (per_chain * draws).sum(axis=1).var(axis=0, ddof=1) if len(draws) > 1 else np.full(mean.shape, np.nan)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        r_hat = np.sqrt(max(each - 1, 0.0) / each + between / variance)
-    ess = np.where(is_constant, np.nan, effective)
-    return ChainStatistics(
-        mean=mean, sd=np.sqrt(variance), mcse=error, ess_bulk=ess, ess_tail=ess,
-        r_hat=np.where(is_constant, np.nan, r_hat), is_constant=is_constant,
-    )  # fmt: skip

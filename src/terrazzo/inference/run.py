@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -48,6 +47,7 @@ from terrazzo.inference.mixed import (
 )
 from terrazzo.inference.mixed_learning import explore_ahead, learn
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
+from terrazzo.inference.restoring import restored_parameters, restored_states
 from terrazzo.inference.settings import Settings
 from terrazzo.results.folders import save_record
 from terrazzo.results.result import Result
@@ -57,8 +57,7 @@ from terrazzo.runtime.processes import Team, telling_errors
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.exact import eliminated
 from terrazzo.samplers.parts.base import Drawn, SamplerSpec
-from terrazzo.spaces import Configuration
-from terrazzo.storage.checkpoints import Checkpoint, restore_states, state_leaves
+from terrazzo.storage.checkpoints import Checkpoint, state_leaves
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
 from terrazzo.targets.precision import MAX_ROUNDING, PrecisionLoss, rounding
@@ -200,7 +199,8 @@ class Run:
             transport = placed(self.mesh, transport)
             plan = restored_plan(self.target, transport, setup.header["plan"], setup.plan, setup.history, fixed)
             chains = plan.chains(self.target, self.mesh, self.context.length)
-            states, header, thin = self._restored_states(chains, setup), setup.header, int(setup.header["thin"])
+            states, header = restored_states(chains, s.chains, setup), setup.header
+            thin = int(header["thin"])
         else:
             request = Request(
                 key=self.plan_key, transport=transport, training=s.training, exploration=s.exploration, fixed=fixed,
@@ -258,8 +258,9 @@ class Run:
                 explored = Explored(**setup.plan)
                 if explored.is_chosen:
                     chains = ladders(chains, restored_reference(explored))
-            chains = chains._replace(parameters=self._restored_parameters(chains, setup.parameters))
-            states, header, history = self._restored_states(chains, setup), setup.header, setup.history
+            chains = chains._replace(parameters=restored_parameters(chains, setup.parameters))
+            states = restored_states(chains, self.settings.chains, setup)
+            header, history = setup.header, setup.history
         else:
             explores = self.target.space.num_reals and self.settings.exploration is not None and transport is None
             with compile_in_background(ladders_ahead(chains, self.settings.chains) if explores else iter(())):
@@ -384,24 +385,6 @@ class Run:
             states, found, acceptance = chunk.out
             self.progress.update(chunk.first + chunk.size, acceptance=acceptance)
         return states, chains._replace(parameters=found)
-
-    # ---- drawing
-
-    def _restored_parameters(self, chains: Chains, stored: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Tuned parameters as `by_name` stored them, in the structure that the sampler's tuning gives them."""
-        if chains.spec.tuning is None:
-            return {}
-        tuning = chains.spec.tuning(self.target, **chains.problem.options)
-        like = tuning.final(tuning.init())
-        leaves = [jnp.asarray(stored[name]) for name in by_name(like)]
-        return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-    def _restored_states(self, chains: Chains, setup: Setup) -> Any:
-        chains_, space = self.settings.chains, self.target.space
-        theta: Any = jnp.zeros((chains_, space.num_dims), jnp.int32)
-        if space.num_reals:
-            theta = Configuration(theta, jnp.zeros((chains_, space.num_reals), jnp.result_type(float)))
-        return restore_states(jax.eval_shape(lambda t: chains.start(self.init_key, t), theta), setup.states)
 
     def _check_precision(self, theta: np.ndarray) -> None:
         """Starts again in float64, if that is allowed, where float32 cannot resolve log pi at these draws."""
