@@ -39,7 +39,7 @@ reproduce: $(STAMP)  ## the paper's experiments on two CPU cores, in about 20 mi
 docs: $(STAMP)  ## the documentation, in build/site; broken links are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-gallery: $(STAMP)  ## runs the worked problems (about 15 minutes) and stores what they print and draw
+gallery: $(STAMP)  ## runs the worked problems (about 25 minutes) and stores what they print and draw
 	$(BIN)/python gallery/run.py
 
 browser: $(STAMP)  ## Debian's Chromium (as root), and the report tested in it
