@@ -106,7 +106,8 @@ def slopes(options):
             lambda k: cost_of_step(lattice(64, k), "gibbs", 8))  # fmt: skip
     measure("chains", "a sweep of 256 sites", (1, 8, 64, 512, 4096, 16384),
             lambda chains: cost_of_step(lattice(256), "coloured_gibbs", chains))  # fmt: skip
-    measure("draws", "a run with a checkpoint, 8 chains of 256", (1000, 4000, 16000, 64000), cost_of_run)
+    cost_of_run(10)  # what a process does once
+    measure("draws", "a run, 8 chains of 256 sites", (1000, 4000, 16000, 64000), cost_of_run)
     if options.out:
         device = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
         with open(options.out, "w", encoding="utf-8") as stream:
