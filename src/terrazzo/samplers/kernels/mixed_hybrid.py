@@ -7,42 +7,22 @@ the joint law invariant; the local moves are those of `blocked`. A transport who
 fresh lift, as on discrete spaces.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from terrazzo.errors import OptionError
 from terrazzo.samplers.kernels import blocked as _blocked
 from terrazzo.samplers.kernels.gibbs import positive_int
 from terrazzo.samplers.kernels.hybrid import latent_kernel
-from terrazzo.samplers.parts.base import BoundSampler, SamplerSpec, SamplingAlgorithm, Tuning, as_float, select
+from terrazzo.samplers.parts.base import BoundSampler, Info, SamplerSpec, SamplingAlgorithm, Tuning, as_float, select
 from terrazzo.samplers.parts.real_moves import MAX_DOUBLINGS, MixedState
 from terrazzo.spaces import Configuration
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 from terrazzo.transports.base import AbstractTransport
-
-
-class MixedHybridInfo(NamedTuple):
-    """What one step did.
-
-    Attributes:
-        acceptance_rate: That of the moves of the reals.
-        is_accepted: Whether anything moved.
-        num_evaluations: Evaluations of the target, all moves together.
-        is_divergent: Whether a trajectory diverged.
-        num_leapfrogs: Steps of the trajectories.
-        global_acceptance_rate: The acceptance probability of the jumps.
-    """
-
-    acceptance_rate: Float[Array, ""]
-    is_accepted: Bool[Array, ""]
-    num_evaluations: Int[Array, ""]
-    is_divergent: Bool[Array, ""]
-    num_leapfrogs: Int[Array, ""]
-    global_acceptance_rate: Float[Array, ""]
 
 
 def joint_log_weight(target: Target, transport: Any, position: Configuration) -> Float[Array, ""]:
@@ -124,36 +104,35 @@ def mixed_hybrid(
         inverse_mass_matrix=inverse_mass_matrix, max_doublings=max_doublings, conditionals=conditionals,
     )  # fmt: skip
 
-    def play(state: MixedState, key: Array) -> tuple[MixedState, MixedHybridInfo]:
+    def play(state: MixedState, key: Array) -> tuple[MixedState, Info]:
         jump_key, walk_key = jax.random.split(key)
         walk_keys = jax.random.split(walk_key, num_local)
         start = Configuration(state.position, state.reals)
         found, rate, count = jumped(jump_key, target, transport, start, move=move, scale=scale)
         new, local = jax.lax.scan(lambda s, k: local_sampler.step(k, s), local_sampler.init(found), walk_keys)
         is_accepted = jnp.any(new.position != state.position) | jnp.any(new.reals != state.reals)
-        return new, MixedHybridInfo(
-            acceptance_rate=jnp.mean(local.acceptance_rate),
-            is_accepted=is_accepted,
-            num_evaluations=jnp.sum(local.num_evaluations, dtype=jnp.int32)
-            + count
-            + 1,  # one for log pi after the jump
-            is_divergent=jnp.any(local.is_divergent),
-            num_leapfrogs=jnp.sum(local.num_leapfrogs, dtype=jnp.int32),
-            global_acceptance_rate=as_float(rate),
-        )
+        evaluations = jnp.sum(local.num_evaluations, dtype=jnp.int32) + count + 1  # one for log pi after the jump
+        details = {**_pooled(local.details), "global_acceptance_rate": as_float(rate)}
+        return new, Info(jnp.mean(local.acceptance_rate), is_accepted, evaluations, details)
 
-    def step(rng_key: Array, state: MixedState) -> tuple[MixedState, MixedHybridInfo]:
+    def step(rng_key: Array, state: MixedState) -> tuple[MixedState, Info]:
         state, rounds = jax.lax.scan(play, state, jax.random.split(rng_key, num_rounds))
-        return state, MixedHybridInfo(
-            acceptance_rate=jnp.mean(rounds.acceptance_rate),
-            is_accepted=jnp.any(rounds.is_accepted),
-            num_evaluations=jnp.sum(rounds.num_evaluations, dtype=jnp.int32),
-            is_divergent=jnp.any(rounds.is_divergent),
-            num_leapfrogs=jnp.sum(rounds.num_leapfrogs, dtype=jnp.int32),
-            global_acceptance_rate=jnp.mean(rounds.global_acceptance_rate),
-        )
+        evaluations = jnp.sum(rounds.num_evaluations, dtype=jnp.int32)
+        details = {
+            **_pooled(rounds.details),
+            "global_acceptance_rate": jnp.mean(rounds.details["global_acceptance_rate"]),
+        }
+        return state, Info(jnp.mean(rounds.acceptance_rate), jnp.any(rounds.is_accepted), evaluations, details)
 
     return SamplingAlgorithm(local_sampler.init, step)
+
+
+def _pooled(details: dict[str, Array]) -> dict[str, Array]:
+    """What several moves of the reals report, as one: whether any diverged, and all their leapfrog steps."""
+    return {
+        "is_divergent": jnp.any(details["is_divergent"]),
+        "num_leapfrogs": jnp.sum(details["num_leapfrogs"], dtype=jnp.int32),
+    }
 
 
 def prepare(
