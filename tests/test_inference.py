@@ -1,5 +1,7 @@
 """`sample` end to end: reproducible whatever the chunks, devices, display or interruptions; nothing drawn is lost."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,6 @@ import terrazzo as tz
 from calls import sample_with
 from terrazzo.engine import kernels as running
 from terrazzo.errors import OptionError, TargetError
-from terrazzo.inference import run
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.parts.ladders import default_ladder
 
@@ -278,5 +279,5 @@ def test_hybrid_through_the_one_call(target):
 
 
 def test_defaults_are_documented():
-    for name in run.TRAINING:
-        assert name in tz.fit.__doc__
+    for field in dataclasses.fields(tz.Training):
+        assert field.name in tz.fit.__doc__

@@ -439,11 +439,11 @@ def test_numbers_of_local_moves_grow_while_the_largest_is_best():
 
 @pytest.mark.parametrize(
     ("gap", "seconds", "draws", "thin"),
-    [(7.2, 1e-3, 100, 7), (500.0, 1e-3, 100, 500), (500.0, 1e-3, 1000, 50), (50.0, 1e-3, 1000, 5),
+    [(7.2, 1e-3, 100, 7), (500.0, 1e-3, 100, 500), (500.0, 1e-3, 1000, 60), (50.0, 1e-3, 1000, 10),
      (50.0, 0.1, 100, 6), (0.3, 0.1, 100, 1), (100.0, 1.0, 100, 1)],
 )  # fmt: skip
 def test_thinning_follows_the_gap_and_the_time(gap, seconds, draws, thin):
-    """To independence, within 5 s or until 100 draws a chain are effective, which may take a minute."""
+    """To independence, within 5 s or until 200 draws a chain are effective, which may take a minute."""
     found = row(gap=gap, step_seconds=seconds)
     assert decisions.thin_of(choose(table_of(found)._replace(num_draws=draws), CPU), CPU) == thin
     apart = table_of(found._replace(agreement=APART))
@@ -768,3 +768,11 @@ def test_lost_modes_are_noticed_and_healthy_runs_trusted(number, monkeypatch):
     allowed = number // 20
     assert sum(noticed) >= number - allowed, noticed
     assert sum(trusted) >= number - allowed, trusted
+
+
+def test_ladders_that_have_not_met_are_drawn_for_longer_and_shut_in_chains_are_not():
+    slow = row(gap=500.0, step_seconds=1e-3, agreement=APART)._replace(worth=20.0)
+    ladders = slow._replace(sampler=decisions.TEMPERING, local=None)
+    thin = lambda one: decisions.thin_of(choose(table_of(one)._replace(num_draws=1000), CPU), CPU)
+    assert thin(slow) == CPU.drawing_seconds
+    assert thin(ladders) == CPU.phase_seconds

@@ -93,10 +93,12 @@ class Table(NamedTuple):
 
         In limited time until they are independent; without a limit until enough of them are effective.
         """
-        if row.agreement != MET:
-            return float("inf")
+        return self.predicted_seconds(row, policy) if row.agreement == MET else float("inf")
+
+    def predicted_seconds(self, row: Measured, policy: Policy) -> float:
+        """The same by the worth of a candidate, whether its chains have met or not."""
         wanted = self.num_draws if self.is_limited else min(self.num_draws, policy.enough_ess)
-        return max(wanted * self.num_chains / row.worth, self.num_draws * row.step_seconds)
+        return max(wanted * self.num_chains / max(row.worth, 1e-9), self.num_draws * row.step_seconds)
 
     def least_seconds(self, policy: Policy) -> float:
         """The same with the fastest candidate."""
@@ -215,12 +217,14 @@ def thin_of(choice: Choice, policy: Policy) -> int:
     """Rounds a kept draw, such that draws are nearly independent, or drawing takes as long as it may.
 
     How far apart independent draws are is judged by the worth, which noise does not flatter, where chains have met.
+    Local moves whose chains stay apart are not drawn for longer: that would not bring them together. Ladders are.
     """
     row, table = choice.row, choice.table
     gap, needed = row.gap, 0.0
     if row.agreement == MET:
         gap = table.num_chains / (row.worth * row.step_seconds)
-        needed = min(table.needed_seconds(row, policy), policy.phase_seconds)
+    if row.agreement != APART or row.sampler == TEMPERING:
+        needed = min(table.predicted_seconds(row, policy), policy.phase_seconds)
     steps = max(needed, policy.drawing_seconds) / max(table.num_draws * row.step_seconds, 1e-9)
     return row.rounds * max(1, round(min(gap, steps)))
 
