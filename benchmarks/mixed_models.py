@@ -253,7 +253,8 @@ def run(model, method, seconds=TIMEOUT):
     except subprocess.TimeoutExpired:
         return {"failed": f"over {seconds:.0f} s"}
     if done.returncode:
-        return {"failed": (done.stderr.strip().splitlines() or ["?"])[-1][:160]}
+        lines = [x for x in done.stderr.splitlines() if x.strip(" -") and "removed its internal frames" not in x]
+        return {"failed": (lines or ["?"])[-1][:160]}
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 

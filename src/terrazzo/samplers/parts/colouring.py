@@ -174,7 +174,7 @@ def read_conditionals(target: Target) -> Read | None:
     structure = None if has_hints else structure_of(target)
     if structure is None or structure.is_whole or structure.graph.num_colours > target.space.num_dims // 2:
         return None
-    for known, found in _compared:
+    for known, found in tuple(_compared):  # another thread may add to it
         if known is structure:
             return found
     conditionals = structure.colour_logits()

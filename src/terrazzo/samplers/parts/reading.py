@@ -41,7 +41,7 @@ def read_running(target: Target) -> AbstractRunningConditionals | None:
     structure = None if has_hints else structure_of(target)
     if structure is None:
         return None
-    for known, found in _compared:
+    for known, found in tuple(_compared):  # another thread may add to it
         if known is structure:
             return found
     found = structure.conditionals
