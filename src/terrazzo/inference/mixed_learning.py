@@ -21,11 +21,10 @@ from terrazzo.samplers import MIXED
 from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.target import Target
 from terrazzo.training import Fitted, fit, forward_kl, reverse_kl
+from terrazzo.training.settings import NUM_STEPS
 from terrazzo.transports import AbstractTransport, posterior_log_weights, sample_transport
 
 APART = 0.25  # of the draws, the later ones of each ladder, that training is judged on
-FORWARD_WEIGHT = 0.1  # of the likelihood of draws in the second stage, as `auto.Policy` has it
-TRAINING = {"num_steps": 3000, "batch_size": 128, "learning_rate": 2e-3, "patience": 3, "check_every": 100}
 MOST_BRIDGED = 4096  # draws of the chains that a bridge weighs
 SMALLEST_SD = 1e-6
 
@@ -65,8 +64,9 @@ def learn(
         settings: Options of `tz.fit`.
         should_stop: As `tz.fit` takes it.
     """
-    target, progress = context.target, context.progress
-    chosen = {**TRAINING, **settings}
+    target, progress, policy = context.target, context.progress, context.policy
+    own = {"num_steps": NUM_STEPS, "learning_rate": policy.learning_rate, "start_beta": policy.start_beta}
+    chosen = {**own, **settings}
     first = explored.theta.shape[1] - max(1, int(APART * explored.theta.shape[1]))
     part = lambda rows: unconstrained(target.space, explored.theta[:, rows], explored.reals[:, rows])
     buffer, apart = part(slice(None, first)), part(slice(first, None))
@@ -75,7 +75,7 @@ def learn(
     reverse = reverse_kl("score_function")
     stages = (
         ("learning from the draws", forward_kl(buffer), forward_kl(apart)),
-        ("learning from the target", forward_kl(buffer, weight=FORWARD_WEIGHT, reverse=reverse),
+        ("learning from the target", forward_kl(buffer, weight=policy.forward_weight, reverse=reverse),
          forward_kl(apart, weight=0.5, reverse=reverse)),
     )  # fmt: skip
     steps, fits = max(1, int(chosen.pop("num_steps")) // 2), []
