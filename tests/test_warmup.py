@@ -377,7 +377,7 @@ def test_another_candidate_is_tried_only_where_it_could_save_time():
     assert not decisions.is_worth_another(table_of(quick, slow), CPU)
     assert decisions.is_worth_another(table_of(slow), CPU)
     assert decisions.is_worth_another(table_of(row("a", gap=2.0, step_seconds=1e-4, agreement=WILL_MEET)), CPU)
-    enough = [row(f"{i}", gap=20.0, step_seconds=1e-2, worth=40.0) for i in range(4)]  # the draws need 20 s
+    enough = [row(f"{i}", gap=20.0, step_seconds=1e-2, worth=20.0) for i in range(4)]  # the draws need 40 s
     assert decisions.is_worth_another(table_of(*enough[:3]), CPU)
     assert not decisions.is_worth_another(table_of(*enough), CPU)
     assert decisions.is_worth_another(table_of(), CPU)

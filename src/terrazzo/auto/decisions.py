@@ -185,9 +185,9 @@ def needs_longer_look(table: Table) -> bool:
 
 
 def is_worth_another(table: Table, policy: Policy) -> bool:
-    """Whether one more candidate is tried: as long as trying has taken less time than the draws need."""
+    """Whether one more candidate is tried: as long as trying has taken less time than halving the draws would save."""
     num_tried = sum(row.sampler != TEMPERING for row in table.rows)
-    return table.least_seconds(policy) > policy.trying_seconds * max(1, num_tried)
+    return table.least_seconds(policy) / 2 > policy.trying_seconds * max(1, num_tried)
 
 
 def rival_of(table: Table, best: Measured, policy: Policy) -> Rival:

@@ -178,8 +178,8 @@ class Policy:
     over their effective draws; with 100 it was 1.0108. Fewer are drawn only in limited time
     [benchmarks/structured_defaults.py ising]"""
     trying_seconds: float = 5.0
-    """seconds: what one more candidate costs, compilation included; trying ends when it has cost what the draws need
-    [benchmarks/first_result.py]"""
+    """seconds: what one more candidate costs, compilation included; trying ends when it has cost half of what the draws
+    need, which a better candidate may save [benchmarks/first_result.py]"""
     brief_seconds: float = 20.0
     """seconds: draws that take no longer are made by loops compiled with less effort, which takes half of the time and
     makes steps up to a quarter slower [benchmarks/first_result.py]"""
