@@ -47,8 +47,11 @@ def pytest_configure(config):
 
 TOGETHER = {
     "test_devices.py",
+    "test_distributed_mutants.py",
     "test_experiments.py",
     "test_inference.py",
+    "test_sharded_sites.py",
+    "test_site.py",
     "test_warmup.py",
 }  # their tests look at one long run
 BY_SAMPLER = {"test_discrete_laws.py"}  # the tests of a sampler share its transition matrices
