@@ -226,6 +226,12 @@ def test_tied_bits_are_seen_to_be_cut_off(size):
     assert (found.theta.reshape(-1, 4, size) == found.theta.reshape(-1, 4, size)[..., :1]).all()
 
 
+def test_a_single_site_is_cut_off_from_nothing():
+    target = tz.Target(lambda t: -0.5 * (t[0].astype(float) - 30.0) ** 2, tz.integers(0, 100, 1))
+    found = cut_off(np.random.default_rng(0), target, np.array([[30]]), CPU)
+    assert (found.theta.shape, found.num_sites) == ((0, 1), 0)
+
+
 def test_what_single_sites_reach_is_not_cut_off():
     target = tz.Target(chain, tz.binary(10))
     rows = np.random.default_rng(0).integers(0, 2, (8, 10))

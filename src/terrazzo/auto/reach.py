@@ -72,6 +72,8 @@ def cut_off(
             that fall far are common and block nothing.
     """
     space = target.space
+    if space.num_dims < 2:  # a single site reaches all of its values
+        return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
     rows = draws[rng.integers(0, len(draws), policy.reach_draws)].astype(np.int32)
     changes = _changes(rng, rows, space.sizes, policy)
     values = _log_probs_after(target, rows, changes)

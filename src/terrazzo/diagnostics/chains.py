@@ -103,11 +103,11 @@ def _split_ess_of_means(draws: np.ndarray) -> np.ndarray:
     out, half = np.full(num_dims, np.nan), num_draws // 2
     if num_draws < MIN_DRAWS:
         return out
-    halves = np.concatenate([draws[:, :half], draws[:, num_draws - half :]])
     length = next_fast_len(2 * half, real=True)
-    step = max(1, FFT_CHUNK // (length * len(halves)))
+    step = max(1, FFT_CHUNK // (length * 2 * len(draws)))
     for start in range(0, num_dims, step):
-        x = np.ascontiguousarray(np.moveaxis(halves[..., start : start + step], 2, 0), float)
+        halves = _halves(draws[..., start : start + step])
+        x = np.ascontiguousarray(np.moveaxis(halves, 2, 0), float)
         is_moving = np.ptp(x, axis=(1, 2)) > 0  # False for NaN
         x, means = x[is_moving], x[is_moving].mean(axis=2)
         power = _power(x - means[..., None], length)
@@ -115,16 +115,24 @@ def _split_ess_of_means(draws: np.ndarray) -> np.ndarray:
     return out
 
 
-def _r_hat_of_means(draws: np.ndarray) -> np.ndarray:
-    """Split R-hat of many coordinates, (chain, draw, d), without ranks; NaN for constants and below four draws."""
-    num_draws, half = draws.shape[1], draws.shape[1] // 2
-    if num_draws < MIN_DRAWS:
-        return np.full(draws.shape[2], np.nan)
-    halves = np.concatenate([draws[:, :half], draws[:, num_draws - half :]]) - draws.min()
-    means = halves.mean(axis=1)
-    within, between = (means * (1.0 - means)).mean(axis=0) * half / (half - 1), half * means.var(axis=0, ddof=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.sqrt((between / within + half - 1) / half)
+def _halves(draws: np.ndarray) -> np.ndarray:
+    """Both halves of each chain as chains; of an odd number of draws the middle one is left out."""
+    half = draws.shape[1] // 2
+    return np.concatenate([draws[:, :half], draws[:, draws.shape[1] - half :]])
+
+
+def _r_hat_of_indicators(draws: np.ndarray) -> np.ndarray:
+    """Split R-hat of coordinates with the same two values, (chain, draw, d); NaN for constants and below four draws."""
+    half, out = draws.shape[1] // 2, np.full(draws.shape[2], np.nan)
+    if draws.shape[1] < MIN_DRAWS:
+        return out
+    lowest, step = draws.min(), max(1, FFT_CHUNK // (draws.shape[0] * draws.shape[1]))
+    for start in range(0, draws.shape[2], step):
+        means = (_halves(draws[..., start : start + step]) != lowest).mean(axis=1)
+        within, between = (means * (1.0 - means)).mean(axis=0) * half / (half - 1), half * means.var(axis=0, ddof=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            out[start : start + step] = np.sqrt((between / within + half - 1) / half)
+    return out
 
 
 def _power(x: np.ndarray, length: int) -> np.ndarray:
@@ -334,7 +342,7 @@ def rhat(draws: Any) -> Any:
     """
     array = _checked(draws)
     if _are_indicators(array):
-        return _r_hat_of_means(array.reshape(*array.shape[:2], -1)).reshape(array.shape[2:])[()]
+        return _r_hat_of_indicators(array.reshape(*array.shape[:2], -1)).reshape(array.shape[2:])[()]
     return _over_coordinates(array, _r_hat)[()]
 
 
