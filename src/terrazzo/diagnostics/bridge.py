@@ -14,17 +14,18 @@ References: Bennett (1976), Efficient estimation of free energy differences from
 Meng & Wong (1996), Simulating ratios of normalizing constants via a simple identity, Statistica Sinica 6.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import expit
 
-from terrazzo.diagnostics.chains import MIN_DRAWS, ess
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
+from terrazzo.diagnostics.chains import ess
 from terrazzo.diagnostics.evidence import LogZ
 from terrazzo.errors import OptionError
 
-MAX_MARGIN = 1e9
+ACCURACY = 1e-12
 
 
 def bennett(forward: np.ndarray, backward: np.ndarray, *, num_backward: float | None = None) -> float:
@@ -50,17 +51,32 @@ def bennett(forward: np.ndarray, backward: np.ndarray, *, num_backward: float | 
         return {(False, True): float("-inf"), (True, False): float("inf")}.get(is_met, float("nan"))
     offset = np.log(weight * len(backward) / len(forward))  # draws may differ in number
 
-    def gap(d: float) -> float:
-        return float(expit(forward - d + offset).sum() - weight * expit(d - backward - offset).sum())
+    def gap_and_slope(d: float) -> tuple[float, float]:
+        first, second = expit(forward - d + offset), weight * expit(d - backward - offset)
+        slope = first @ (1.0 - first) + second @ (1.0 - second / weight)
+        return float(first.sum() - second.sum()), -float(slope)
 
-    finite = np.concatenate([forward[np.isfinite(forward)], backward[np.isfinite(backward)]])
-    low, high = finite.min(), finite.max()
-    margin = 1.0 + abs(offset)
-    while gap(low - margin) < 0 or gap(high + margin) > 0:
-        margin *= 2
-        if margin > MAX_MARGIN:  # draws of the second that are impossible under it
-            return float("nan")
-    return float(brentq(gap, low - margin, high + margin, xtol=1e-12))
+    # What is left of the gap far below and far above all log-ratios: only infinite ones count on the other side.
+    below = np.count_nonzero(forward > -np.inf) - weight * np.count_nonzero(backward == -np.inf)
+    above = weight * np.count_nonzero(backward < np.inf) - np.count_nonzero(forward == np.inf)
+    if below <= 0 or above <= 0:  # draws that are impossible under their own law
+        return float("nan")
+    finite = [x[np.isfinite(x)] for x in (forward, backward)]
+    margin = 1.0 + abs(offset) + np.log((len(forward) + weight * len(backward)) / min(below, above))
+    low, high = min(x.min() for x in finite) - margin, max(x.max() for x in finite) + margin
+    return _root(gap_and_slope, float(low), float(high), float(np.mean([x.mean() for x in finite])))
+
+
+def _root(function: Callable[[float], tuple[float, float]], low: float, high: float, guess: float) -> float:
+    """The root of a falling function (value, slope) by Newton's steps, and by halving where they would leave."""
+    while True:
+        value, slope = function(guess)
+        low, high = (guess, high) if value > 0 else (low, guess)
+        step = guess - value / slope if slope < 0 else np.inf
+        new = step if low <= step <= high else 0.5 * (low + high)
+        if abs(new - guess) <= ACCURACY * max(1.0, abs(guess)):
+            return float(new)
+        guess = new
 
 
 def newton_steps(forward: np.ndarray, backward: np.ndarray, root: float) -> np.ndarray:

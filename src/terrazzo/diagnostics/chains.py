@@ -13,17 +13,16 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
 
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS, halves, split_ess, split_ess_of_means
 from terrazzo.diagnostics.statistics import ChainStatistics as ChainStatistics
 from terrazzo.diagnostics.statistics import weighted_statistics
 from terrazzo.errors import OptionError
 
-FFT_CHUNK = 2**21  # numbers transformed at a time
 BLOCK_BYTES = 64  # coordinates are gathered a cache line at a time
 MANY_NUMBERS = 2**20  # draws from which coordinates are handled side by side
-MIN_DRAWS = 4
+MOST_THREADS = 8  # each holds some tens of megabytes
 METHODS = ("bulk", "tail", "mean")
 
 
@@ -83,101 +82,45 @@ def _normal_scores(counts: np.ndarray) -> np.ndarray:
     return ndtri((rank - 0.375) / (cumulative[-1] + 0.25))
 
 
-def _split_ess(series: np.ndarray) -> float:
-    """Effective sample size of (half-)chains, (chain, draw), by Geyer's initial monotone sequence."""
-    num_chains, num_draws = series.shape
-    length = next_fast_len(2 * num_draws, real=True)
-    power = np.zeros(length // 2 + 1)
-    means = np.empty(num_chains)
-    step = max(1, FFT_CHUNK // length)
-    for start in range(0, num_chains, step):
-        x = series[start : start + step].astype(float)
-        means[start : start + step] = x.mean(axis=1)
-        power += _power(x - means[start : start + step, None], length)
-    return float(_ess_of_spectra(power[None], means[None], num_draws, length)[0])
-
-
-def _split_ess_of_means(draws: np.ndarray) -> np.ndarray:
-    """The same of many coordinates, (chain, draw, d), side by side; NaN for constants and below four draws."""
-    num_draws, num_dims = draws.shape[1:]
-    out, half = np.full(num_dims, np.nan), num_draws // 2
-    if num_draws < MIN_DRAWS:
-        return out
-    length = next_fast_len(2 * half, real=True)
-    step = max(1, FFT_CHUNK // (length * 2 * len(draws)))
-    for start in range(0, num_dims, step):
-        halves = _halves(draws[..., start : start + step])
-        x = np.ascontiguousarray(np.moveaxis(halves, 2, 0), float)
-        is_moving = np.ptp(x, axis=(1, 2)) > 0  # False for NaN
-        x, means = x[is_moving], x[is_moving].mean(axis=2)
-        power = _power(x - means[..., None], length)
-        out[start : start + step][is_moving] = _ess_of_spectra(power, means, half, length)
-    return out
-
-
-def _halves(draws: np.ndarray) -> np.ndarray:
-    """Both halves of each chain as chains; of an odd number of draws the middle one is left out."""
-    half = draws.shape[1] // 2
-    return np.concatenate([draws[:, :half], draws[:, draws.shape[1] - half :]])
-
-
 def _r_hat_of_indicators(draws: np.ndarray) -> np.ndarray:
     """Split R-hat of coordinates with the same two values, (chain, draw, d); NaN for constants and below four draws."""
     half, out = draws.shape[1] // 2, np.full(draws.shape[2], np.nan)
     if draws.shape[1] < MIN_DRAWS:
         return out
-    lowest, step = draws.min(), max(1, FFT_CHUNK // (draws.shape[0] * draws.shape[1]))
-    for start in range(0, draws.shape[2], step):
-        means = (_halves(draws[..., start : start + step]) != lowest).mean(axis=1)
-        within, between = (means * (1.0 - means)).mean(axis=0) * half / (half - 1), half * means.var(axis=0, ddof=1)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            out[start : start + step] = np.sqrt((between / within + half - 1) / half)
-    return out
+    means = (halves(draws) != draws.min()).mean(axis=1)
+    within, between = (means * (1.0 - means)).mean(axis=0) * half / (half - 1), half * means.var(axis=0, ddof=1)
+    return np.sqrt((between / within + half - 1) / half)
 
 
-def _power(x: np.ndarray, length: int) -> np.ndarray:
-    """The power spectrum of each series along the last axis, summed over the axis before it."""
-    spectrum = rfft(x, n=length, axis=-1)
-    return np.einsum("...cf,...cf->...f", spectrum.real, spectrum.real) + np.einsum(
-        "...cf,...cf->...f", spectrum.imag, spectrum.imag
-    )
+def _all_of_indicators(draws: np.ndarray) -> np.ndarray:
+    """What `_all` says of coordinates with the same two values, (chain, draw, d), as (d, statistic).
 
-
-def _ess_of_spectra(power: np.ndarray, means: np.ndarray, num_draws: int, length: int) -> np.ndarray:
-    """Effective sample sizes of coordinates, from spectra (d, frequency) of padded series and chain means (d, chain).
-
-    With rho_t = 1 - (W - acov_t) / var_plus and the pair sums P_k = rho_2k + rho_2k+1, the sum runs over the pairs
-    before the first that is not positive, each replaced by the smallest so far; the even term of that pair is kept
-    if it is positive. N / tau with tau = -1 + 2 sum_k min(P_0..P_k) + rho_2m, at least 1 / log10 N.
+    Every statistic is an affine function of one indicator. The tail is that indicator too, unless fewer than one draw
+    in twenty is low.
     """
-    num_chains, rows = means.shape[1], np.arange(len(means))
-    acov = irfft(power, n=length, axis=1)[:, :num_draws] / (num_draws * num_chains)
-    within = acov[:, :1] * num_draws / (num_draws - 1)
-    var_plus = acov[:, 0] + (means.var(axis=1, ddof=1) if num_chains > 1 else 0.0)
-    rho = 1 - (within - acov) / var_plus[:, None]
-    rho[:, 0] = 1
-    last_pair = max(0, -(-(num_draws - 2) // 2) - 1)
-    pairs = rho[:, 0 : 2 * last_pair + 1 : 2] + rho[:, 1 : 2 * last_pair + 2 : 2]
-    is_end = pairs <= 0
-    ends = np.where(is_end.any(axis=1), is_end.argmax(axis=1), last_pair)
-    is_before = np.arange(pairs.shape[1]) < ends[:, None]
-    tau = -1 + 2 * np.where(is_before, np.minimum.accumulate(pairs, axis=1), 0.0).sum(axis=1)
-    last = rho[rows, 2 * ends]
-    tau = tau + np.where((last > 0) | (pairs[rows, ends] >= 0), last, 0.0)
-    size = num_chains * num_draws
-    return np.where(var_plus > 0, size / np.maximum(tau, 1 / np.log10(size)), np.nan)
+    low, size = float(draws.min()), draws.shape[0] * draws.shape[1]
+    num_low = size - np.count_nonzero(draws != draws.min(), axis=(0, 1))
+    is_constant = (num_low == 0) | (num_low == size)
+    mean, bulk = 1.0 - num_low / size, split_ess_of_means(draws)
+    sd = np.sqrt(mean * (1.0 - mean) * size / (size - 1)) if size > 1 else np.full(len(mean), np.nan)
+    is_in_tail = [int(prob * (size - 1)) < num_low for prob in (0.05, 0.95)]
+    whole = float(2 * (draws.shape[1] // 2) * draws.shape[0])
+    tail = np.where(is_in_tail[0], np.where(is_in_tail[1], bulk, np.minimum(bulk, whole)), whole)
+    tail = np.where(np.isnan(bulk), np.nan, tail)
+    error = np.where(bulk > 0, sd / np.sqrt(bulk), np.nan)
+    return np.stack([low + mean, sd, error, bulk, tail, _r_hat_of_indicators(draws), is_constant], axis=-1)
 
 
 def _ess_bulk(series: _Series) -> float:
     if not series.is_valid or series.is_constant:
         return float("nan")
-    return _split_ess(_normal_scores(series.split_counts)[series.split])
+    return split_ess(_normal_scores(series.split_counts)[series.split])
 
 
 def _ess_mean(series: _Series) -> float:
     if not series.is_valid or series.is_constant:
         return float("nan")
-    return _split_ess(series.values[series.split])
+    return split_ess(series.values[series.split])
 
 
 def _ess_tail(series: _Series, known: float | None = None) -> float:
@@ -197,7 +140,7 @@ def _ess_tail(series: _Series, known: float | None = None) -> float:
             out.append(known)
         else:
             if code not in done:
-                done[code] = _split_ess(is_below)
+                done[code] = split_ess(is_below)
             out.append(done[code])
     return min(out)
 
@@ -281,24 +224,39 @@ def _are_indicators(draws: np.ndarray) -> bool:
     return draws.dtype.kind in "iub" and draws.size > 0 and int(draws.max()) - int(draws.min()) <= 1
 
 
+def _in_parallel(function: Callable[[np.ndarray], Any], parts: Iterator[np.ndarray], is_large: bool) -> list[Any]:
+    """The function of each part, by threads where it pays: transforms let go of the interpreter's lock."""
+
+    def quietly(part: np.ndarray) -> Any:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return function(part)
+
+    if not is_large:
+        return [quietly(part) for part in parts]
+    num_threads = min(MOST_THREADS, os.cpu_count() or 1)
+    found: list[Any] = []
+    with ThreadPoolExecutor(num_threads) as pool:
+        while some := list(islice(parts, num_threads)):  # no more than these are held at a time
+            found.extend(pool.map(quietly, some))
+    return found
+
+
 def _over_coordinates(draws: Any, statistic: Callable[[_Series], Any]) -> np.ndarray:
     """Applies a statistic of one coordinate to all; shape (*shape, ...)."""
     array = _checked(draws)
-    shape = array.shape[2:]
+    coordinates = _coordinates(array.reshape(*array.shape[:2], -1))
+    rows = _in_parallel(lambda x: statistic(_Series(x)), coordinates, array.size >= MANY_NUMBERS)
+    return np.asarray(rows, float).reshape(array.shape[2:] + np.shape(rows)[1:])
+
+
+def _over_blocks(array: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Applies a statistic of several coordinates, (chain, draw, d) -> (d, ...), to all; shape (*shape, ...)."""
     flat = array.reshape(*array.shape[:2], -1)
-
-    def one(x: np.ndarray) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return statistic(_Series(x))
-
-    if array.size < MANY_NUMBERS:
-        rows = [one(x) for x in _coordinates(flat)]
-    else:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # transforms let go of the interpreter's lock
-            coordinates, rows = _coordinates(flat), []
-            while some := list(islice(coordinates, os.cpu_count())):
-                rows.extend(pool.map(one, some))
-    return np.asarray(rows, float).reshape(shape + np.shape(rows)[1:])
+    width = max(1, BLOCK_BYTES // array.itemsize)
+    blocks = (flat[..., start : start + width] for start in range(0, flat.shape[2], width))
+    rows = _in_parallel(statistic, blocks, array.size >= MANY_NUMBERS)
+    whole = np.concatenate(rows) if rows else np.zeros((0,))
+    return whole.reshape(array.shape[2:] + whole.shape[1:])
 
 
 def ess(draws: Any, *, method: str = "bulk") -> Any:
@@ -321,8 +279,7 @@ def ess(draws: Any, *, method: str = "bulk") -> Any:
         raise OptionError("method", f"unknown: {method!r}", f"choose one of {', '.join(METHODS)}")
     array = _checked(draws)
     if method == "mean" or (method == "bulk" and _are_indicators(array)):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return _split_ess_of_means(array.reshape(*array.shape[:2], -1)).reshape(array.shape[2:])[()]
+        return _over_blocks(array, split_ess_of_means)[()]
     return _over_coordinates(array, {"bulk": _ess_bulk, "tail": _ess_tail}[method])[()]
 
 
@@ -342,7 +299,7 @@ def rhat(draws: Any) -> Any:
     """
     array = _checked(draws)
     if _are_indicators(array):
-        return _r_hat_of_indicators(array.reshape(*array.shape[:2], -1)).reshape(array.shape[2:])[()]
+        return _over_blocks(array, _r_hat_of_indicators)[()]
     return _over_coordinates(array, _r_hat)[()]
 
 
@@ -372,7 +329,8 @@ def describe(draws: Any, weights: Any = None) -> ChainStatistics:
     """
     if weights is not None:
         return weighted_statistics(np.asarray(draws, float), np.asarray(weights, float))
-    table = _over_coordinates(draws, _all)
+    array = _checked(draws)
+    table = _over_blocks(array, _all_of_indicators) if _are_indicators(array) else _over_coordinates(array, _all)
     mean, sd, error, bulk, tail, r_hat, is_constant = np.moveaxis(table, -1, 0)
     return ChainStatistics(
         mean=mean, sd=sd, mcse=error, ess_bulk=bulk, ess_tail=tail, r_hat=r_hat, is_constant=is_constant.astype(bool)

@@ -152,17 +152,27 @@ def _row(name: str, s: ChainStatistics) -> SummaryRow:
 
 
 def _category_rows(
-    name: str, variable: Variable, codes: np.ndarray, weights: np.ndarray | None, notes: list[str]
-) -> list[SummaryRow]:
-    counts = np.bincount(codes.ravel(), minlength=variable.size)
-    visited = np.flatnonzero(counts)
-    listed = np.sort(visited[np.argsort(-counts[visited], kind="stable")][:MAX_CATEGORIES])
-    if len(visited) > len(listed):
-        rest = 1 - counts[listed].sum() / codes.size
-        notes.append(f"{name}: {len(visited) - len(listed)} less likely categories not listed (probability {rest:.2g})")
-    rows = []
-    for code in listed:
-        rows.append(_row(f"{name} = {label_of(variable, int(code))}", describe(codes == code, weights)))
+    names: list[str], variable: Variable, codes: np.ndarray, weights: np.ndarray | None, notes: list[str]
+) -> list[list[SummaryRow]]:
+    """The rows of each site of (chain, draw, site), one for each listed category, in the order of the codes."""
+    sites = np.arange(codes.shape[2])
+    places = codes.astype(np.intp) + variable.size * sites
+    counts = np.bincount(places.ravel(), minlength=variable.size * len(sites)).reshape(len(sites), -1)
+    most = np.argsort(-counts, axis=1, kind="stable")[:, :MAX_CATEGORIES]
+    is_listed = np.zeros(counts.shape, bool)
+    np.put_along_axis(is_listed, most, True, axis=1)
+    is_listed &= counts > 0
+    for name, own, listed in zip(names, counts, is_listed, strict=True):
+        num_hidden = int(np.count_nonzero(own) - listed.sum())
+        if num_hidden:
+            rest = 1 - own[listed].sum() / own.sum()
+            notes.append(f"{name}: {num_hidden} less likely categories not listed (probability {rest:.2g})")
+    rows: list[list[SummaryRow]] = [[] for _ in names]
+    for code in np.flatnonzero(is_listed.any(axis=0)):
+        where = np.flatnonzero(is_listed[:, code])
+        s, label = describe(codes[:, :, where] == code, weights), label_of(variable, int(code))
+        for i, site in enumerate(where):
+            rows[site].append(_row(f"{names[site]} = {label}", ChainStatistics(*(column[i] for column in s))))
     return rows
 
 
@@ -218,10 +228,11 @@ def summarise(
                     row = _row(name, ChainStatistics(*(column[i] for column in s)))
                     rows.append(row._replace(mean=row.mean + variable.low))
         else:
-            for i, name in enumerate(names[start:stop], start):
-                block = _category_rows(name, variable, theta[:, :, i], weights, notes)
-                num_constant += len(block) == 1
-                rows += block
+            for first, last in _blocks(theta, start, stop):
+                block = np.asarray(theta[:, :, first:last])
+                for own in _category_rows(names[first:last], variable, block, weights, notes):
+                    num_constant += len(own) == 1
+                    rows += own
         start = stop
     if reals is not None and reals.shape[2]:
         s = describe(reals, weights)
