@@ -205,14 +205,19 @@ def test_clusters_are_connected_components():
     for num_sites, num_edges in ((2, 1), (40, 30), (200, 190), (200, 600)):
         edges = np.sort(rng.integers(0, num_sites, (num_edges, 2)), axis=1)
         is_open = rng.random(num_edges) < 0.7
-        labels = np.asarray(jax.jit(swendsen_wang.clusters, static_argnums=2)(edges, jnp.asarray(is_open), num_sites))
+        compiled, table = jax.jit(swendsen_wang.clusters, static_argnums=2), swendsen_wang.neighbours(edges, num_sites)
+        labels = np.asarray(compiled(edges, jnp.asarray(is_open), num_sites))
+        np.testing.assert_array_equal(compiled(edges, jnp.asarray(is_open), num_sites, table), labels)
         kept = edges[is_open]
         graph = coo_matrix((np.ones(len(kept)), (kept[:, 0], kept[:, 1])), shape=(num_sites, num_sites))
         _, truth = connected_components(graph, directed=False)
         firsts = np.array([np.flatnonzero(truth == c)[0] for c in range(truth.max() + 1)])
         np.testing.assert_array_equal(labels, firsts[truth])
     path = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
-    assert not np.asarray(swendsen_wang.clusters(path, jnp.ones(999, bool), 1000)).any()
+    for table in (None, swendsen_wang.neighbours(path, 1000)):
+        assert not np.asarray(swendsen_wang.clusters(path, jnp.ones(999, bool), 1000, table)).any()
+    star = np.stack([np.zeros(999, int), np.arange(1, 1000)], axis=1)
+    assert swendsen_wang.neighbours(star, 1000) is None  # a table of it would be a million numbers of padding
 
 
 @pytest.mark.parametrize(("num_sites", "num_values"), [(5, 2), (4, 3)])

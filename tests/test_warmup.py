@@ -440,14 +440,23 @@ def test_numbers_of_local_moves_grow_while_the_largest_is_best():
 @pytest.mark.parametrize(
     ("gap", "seconds", "draws", "thin"),
     [(7.2, 1e-3, 100, 7), (500.0, 1e-3, 100, 500), (500.0, 1e-3, 1000, 60), (50.0, 1e-3, 1000, 10),
-     (50.0, 0.1, 100, 6), (0.3, 0.1, 100, 1), (100.0, 1.0, 100, 1)],
+     (7.2, 1e-3, 1000, 2), (50.0, 0.1, 100, 6), (0.3, 0.1, 100, 1), (100.0, 1.0, 100, 1)],
 )  # fmt: skip
 def test_thinning_follows_the_gap_and_the_time(gap, seconds, draws, thin):
-    """To independence, within 5 s or until 200 draws a chain are effective, which may take a minute."""
+    """To independence, within 2 s or until 200 draws a chain are effective, which may take a minute."""
     found = row(gap=gap, step_seconds=seconds)
     assert decisions.thin_of(choose(table_of(found)._replace(num_draws=draws), CPU), CPU) == thin
     apart = table_of(found._replace(agreement=APART))
-    assert decisions.thin_of(choose(apart, CPU), CPU) <= max(1, 5 / (100 * seconds))
+    assert decisions.thin_of(choose(apart, CPU), CPU) <= max(1, 2 / (100 * seconds))
+
+
+def test_burn_in_corrects_the_thinning_of_the_trial():
+    """A trial that saw one effective draw in 10 steps, and a burn-in that sees one in 50, or one in 2."""
+    choice = choose(table_of(row(gap=10.0, step_seconds=1e-3))._replace(num_draws=100), CPU)
+    assert decisions.thin_of(choice, CPU) == 10
+    chains = choice.table.num_chains
+    assert decisions.thin_again(choice, chains / (50 * 1e-3), 1e-3, CPU) == 50
+    assert decisions.thin_again(choice, chains / (2 * 1e-3), 1e-3, CPU) == 2
 
 
 def test_what_draws_need():

@@ -53,7 +53,7 @@ def always_accepting_hmc(*arguments):
     return good._replace(step=step)
 
 
-def once_lowered(edges, is_open, num_sites):
+def once_lowered(edges, is_open, num_sites, table=None):
     """Labels of neighbours only: chains of open edges fall apart."""
     i, j = jnp.asarray(edges)[:, 0], jnp.asarray(edges)[:, 1]
     low = jnp.where(is_open, jnp.minimum(i, j).astype(jnp.int32), num_sites)

@@ -229,6 +229,12 @@ def thin_of(choice: Choice, policy: Policy) -> int:
     return row.rounds * max(1, round(min(gap, steps)))
 
 
+def thin_again(choice: Choice, worth: float, step_seconds: float, policy: Policy) -> int:
+    """The same by what chains that have met were worth after the trial, in effective draws a second."""
+    row = choice.row._replace(worth=worth, step_seconds=step_seconds, agreement=MET)
+    return thin_of(choice._replace(row=row), policy)
+
+
 def reason(table: Table, best: Measured) -> str:
     """What the choice rests on, in one line."""
 

@@ -195,16 +195,21 @@ def default_ladders(target: Target, policy: Policy) -> int:
     return policy.ladders if target.space.num_dims <= policy.wide_dims else policy.wide_ladders
 
 
+def prepared_tempering(target: Target, policy: Policy, num_tied: int) -> dict[str, Any]:
+    """Options of parallel tempering as it explores: `kernel`, `kernel_options` and `num_moves`."""
+    kernel, kernel_options, num_moves = exploring_kernel(target, policy, num_tied)
+    prepare = REGISTRY["parallel_tempering"].prepare
+    assert prepare is not None
+    return prepare(target, kernel=kernel, kernel_options=kernel_options, num_moves=num_moves)
+
+
 def _begin(
     init_key: Array, context: Context, num_ladders: int | None, starts: np.ndarray, num_tied: int
 ) -> _Ladders:  # fmt: skip
     """The ladders at their starts."""
     target, policy, spec = context.target, context.policy, REGISTRY["parallel_tempering"]
     num_ladders = num_ladders or default_ladders(target, policy)
-    kernel, kernel_options, num_moves = exploring_kernel(target, policy, num_tied)
-    chosen = {"kernel": kernel, "kernel_options": kernel_options, "num_moves": num_moves}
-    assert spec.prepare is not None
-    problem = Problem(target, None, spec.prepare(target, **chosen))
+    problem = Problem(target, None, prepared_tempering(target, policy, num_tied))
     betas = default_ladder(policy.first_rungs)
     chains = Chains(devices.make_mesh(num_ladders), spec, problem, policy.block, _at(betas), is_brief=True)
     states = chains.start(init_key, np.resize(starts, (num_ladders, target.space.num_dims)))

@@ -23,12 +23,22 @@ from terrazzo.auto.forecast import Rival, has_nothing_to_bring
 from terrazzo.auto.hunt import compile_ahead as hunting_ahead
 from terrazzo.auto.learning import Learned, learn
 from terrazzo.auto.plan import Plan, Weighed, set_apart
-from terrazzo.auto.race import Trial, alone, compile_ahead, measure, trial_seconds, try_transport, try_without
+from terrazzo.auto.race import (
+    Trial,
+    alone,
+    compile_ahead,
+    measure,
+    tempering_ahead,
+    trial_seconds,
+    try_transport,
+    try_without,
+)
 from terrazzo.auto.reach import cut_off
 from terrazzo.diagnostics import importance_summary
 from terrazzo.engine.loop import placed
 from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.parts.ladder_evidence import evidence_ahead
 from terrazzo.transports import AbstractTransport, posterior_log_weights, sample_transport
 
 NOT_BEGUN = "no transport was learned, because it would take longer than the draws, or could bring nothing"
@@ -69,7 +79,9 @@ def make_plan(context: Context, request: Request) -> Plan:
     explored = None
     if request.exploration is not None:
         ahead = chain(
+            evidence_ahead(target),
             compile_ahead(trial, locals_[:1]),  # the others may not be needed
+            tempering_ahead(trial, num_tied) if request.fixed is None else (),
             () if context.budget.is_short else hunting_ahead(target, context.num_chains, policy),
         )
         with compile_in_background(ahead):

@@ -171,9 +171,9 @@ class Policy:
     """candidates: numbers of local moves beside a jump that are tried [benchmarks/default_sampler.py breast_cancer]"""
     pair_growth: int = 4
     """ratio: between these numbers [the same]"""
-    drawing_seconds: float = 5.0
+    drawing_seconds: float = 2.0
     """seconds: without a limit, what drawing takes at most before draws are thinned less than to independence, if
-    enough of them are effective [benchmarks/first_result.py two_modes]"""
+    enough of them are effective [benchmarks/first_result.py two_modes, benchmarks/structured_defaults.py glass]"""
     enough_ess: float = 200.0
     """effective draws a chain: with them R-hat is about 1.005, since that of halves of chains is above 1 by about one
     over their effective draws; with 100 it was 1.0108. Fewer are drawn only in limited time

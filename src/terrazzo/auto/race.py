@@ -12,6 +12,7 @@ later. What is measured goes into a `Table`; what to make of it is decided in `d
 
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -36,7 +37,7 @@ from terrazzo.auto.decisions import (
     next_pair,
     passed_over,
 )
-from terrazzo.auto.exploration import Explored
+from terrazzo.auto.exploration import Explored, prepared_tempering
 from terrazzo.auto.mixing import cautious_ess, least_ess, relaxation
 from terrazzo.auto.policy import Policy
 from terrazzo.engine import kernels
@@ -44,6 +45,7 @@ from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.runtime import devices
 from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.parts.ladders import default_ladder
 from terrazzo.transports import AbstractTransport
 
 
@@ -145,15 +147,30 @@ def compile_ahead(trial: Trial, locals_: list[Local]) -> Iterator[None]:
         yield
 
 
-def _tempering_ahead(trial: Trial, table: Table) -> Iterator[None]:
-    """Compiles tempering of all chains, where it may be chosen and compiling leaves the timing of others alone."""
+def tempering_ahead(trial: Trial, num_tied: int) -> Iterator[None]:
+    """Compiles tempering of all chains with a ladder as long as the first one, where other cores are free for it."""
+    policy, target = trial.context.policy, trial.context.target
+    if policy.compiles_while_timing:
+        prepared = prepared_tempering(target, policy, num_tied)
+        yield from _compiled_tempering(trial, tempering_options(default_ladder(policy.first_rungs), **prepared))
+
+
+def _compiled_tempering(trial: Trial, options: dict[str, Any]) -> Iterator[None]:
     context = trial.context
-    for row in table.rows:
-        if row.agreement == MET and context.policy.compiles_while_timing:
-            problem = kernels.Problem(context.target, None, row.options)
-            chains = Chains(context.mesh, REGISTRY[row.sampler], problem, context.length, is_brief=True)
-            chains.draw(trial.key, _blank(trial, chains), 0, 0, 1)
-            yield
+    problem = kernels.Problem(context.target, None, options)
+    chains = Chains(context.mesh, REGISTRY[TEMPERING], problem, context.length, is_brief=True)
+    chains.draw(trial.key, _blank(trial, chains), 0, 0, 1)
+    yield
+
+
+def tempering_options(
+    betas: np.ndarray, kernel: str, kernel_options: dict[str, Any], num_moves: int
+) -> dict[str, Any]:  # fmt: skip
+    """Options of parallel tempering."""
+    return {
+        "inverse_temperatures": jnp.asarray(betas, jnp.result_type(float)), "kernel": kernel,
+        "kernel_options": kernel_options, "num_moves": num_moves,
+    }  # fmt: skip
 
 
 def _blank(trial: Trial, chains: Chains) -> Any:
@@ -174,7 +191,8 @@ def try_without(trial: Trial, locals_: list[Local], explored: Explored | None) -
     )  # fmt: skip
     if explored is not None:
         table = table.with_row(measured_tempering(explored, context.num_chains, policy))
-    with compile_in_background(_tempering_ahead(trial, table)):
+    likely = [row.options for row in table.rows if row.agreement == MET and policy.compiles_while_timing]
+    with compile_in_background(chain.from_iterable(_compiled_tempering(trial, options) for options in likely)):
         for i, local in enumerate(locals_):
             if i == 0 or (is_worth_another(table, policy) and not trial.is_spent):
                 tuned = _shortened(trial, _tuned(trial, local))
@@ -324,10 +342,7 @@ def measured_tempering(found: Explored, num_chains: int, policy: Policy) -> Meas
     """Parallel tempering, from what the exploration already measured."""
     ladders = found.theta.shape[0]
     value = min(cautious_ess(found.theta, found.log_prob, policy), float(found.log_prob.size))
-    options = {
-        "inverse_temperatures": jnp.asarray(found.inverse_temperatures, jnp.result_type(float)),
-        "kernel": found.kernel, "kernel_options": found.kernel_options, "num_moves": found.num_moves,
-    }  # fmt: skip
+    options = tempering_options(found.inverse_temperatures, found.kernel, found.kernel_options, found.num_moves)
     ess = value * num_chains / ladders
     width = found.theta.shape[2] * len(found.inverse_temperatures)
     seconds = found.round_seconds * max(num_chains * width, policy.filling) / max(ladders * width, policy.filling)

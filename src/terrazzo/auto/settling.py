@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array
 
 from terrazzo.auto.context import Context
-from terrazzo.auto.decisions import Choice, choose_again
+from terrazzo.auto.decisions import Choice, choose_again, thin_again
 from terrazzo.auto.hunt import OtherStarts, features, hunt, modes_apart, pick_starts, stirred
-from terrazzo.auto.mixing import least_ess
+from terrazzo.auto.mixing import cautious_ess, least_ess
 from terrazzo.auto.plan import Plan, compared
 from terrazzo.auto.planning import Request, plan_with_modes
 from terrazzo.auto.policy import Policy
@@ -102,10 +102,19 @@ def burn_in(keys: Keys, context: Context, request: Request, plan: Plan, warmup: 
             settled, rows, seconds = _unkept(keys.step, context, settled, total, watched, thin)
             if rows["log_prob"].shape[1] >= policy.fewest_watched and seconds > 0:
                 speed = least_ess(rows["theta"], rows["log_prob"], policy) / seconds
+                plan = _thinned(context, settled, cautious_ess(rows["theta"], rows["log_prob"], policy), seconds)
         other = None if budget.is_half_gone else next_choice(plan, speed, policy)
         if other is None:
-            return settled
+            return settled._replace(plan=plan)
         plan = plan.chosen(other, context.num_draws, policy)
+
+
+def _thinned(context: Context, settled: Settled, ess: float, seconds: float) -> Plan:
+    """The plan with the thinning that burn-in asks for: it saw more draws than the trial did."""
+    plan, policy = settled.plan, context.policy
+    if plan.choice is None or ess < policy.resolved_ess * context.num_chains:
+        return plan
+    return plan._replace(thin=thin_again(plan.choice, ess / seconds, settled.step_seconds, policy))
 
 
 def _unkept(

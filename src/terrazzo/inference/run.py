@@ -247,8 +247,9 @@ class Run:
             elif setup is None:
                 with compile_in_background(self._compiled_ahead(transport, options)):
                     transport, fitted = self._train(transport)
+            transport = placed(self.mesh, transport)
             evidence = self._weigh(transport)
-        problem = Problem(self.target, placed(self.mesh, transport), options, self.settings.keep)
+        problem = Problem(self.target, transport, options, self.settings.keep)
         chains = Chains(
             self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent,
             is_one_program=bool(self.target.space.num_reals),
@@ -337,9 +338,9 @@ class Run:
         yield
         frozen.draw(self.draw_key, states, 0, 0, 1)
         yield
-        sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS)
+        sample_transport(self.evidence_key, problem.transport, self.target, EVIDENCE_DRAWS)
         yield
-        sample_transport(self.push_key, transport, self.target, 16 * s.chains)
+        sample_transport(self.push_key, problem.transport, self.target, 16 * s.chains)
 
     def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
         training = self.settings.training

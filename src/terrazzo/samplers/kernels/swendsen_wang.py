@@ -7,11 +7,11 @@ couplings of both signs are exact; for more than two values all couplings must b
 
     P(cluster = k) prop. to exp(sum_{i in cluster} h_i(k)).
 
-Clusters are found by lowering labels along open edges and at the labels' own roots, with pointer jumping: a few rounds
-of scatter operations under `jit`, no union-find on the host.
+Clusters are found by lowering labels to those of open neighbours, and those of the labels' own roots with them, with
+pointer jumping: a few rounds under `jit`, no union-find on the host.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State
 from terrazzo.samplers.parts.pairwise import Pairwise, checked_terms, inverse_temperature, pairwise_terms
 from terrazzo.targets.target import Target
 
+MOST_PADDING = 4  # times the ends of all edges
+ROUNDS = 2  # between two looks at whether labels still change, each of which an accelerator waits for
+
 
 def check(target: Target) -> None:
     """Raises unless the target is pairwise, and ferromagnetic if it has more than two values."""
@@ -33,7 +36,8 @@ def check(target: Target) -> None:
 
 def prepare(target: Target, *, terms: Any = None, **options: Any) -> dict[str, Any]:
     """Finds and verifies the terms on the host, once, so that the factory can be called inside compiled code."""
-    return {**options, "terms": checked_terms(target, terms)}
+    found = checked_terms(target, terms)
+    return {**options, "terms": found, "neighbours": neighbours(found.edges, target.space.num_dims)}
 
 
 def _check_signs(target: Target, couplings: Any) -> None:
@@ -43,26 +47,80 @@ def _check_signs(target: Target, couplings: Any) -> None:
         raise UnsupportedError("target", "has negative couplings and more than two values", "use gibbs instead")
 
 
-def clusters(edges: Any, is_open: Bool[Array, " edge"], num_sites: int) -> Int[Array, " dim"]:
+class Neighbours(NamedTuple):
+    """The edges of a graph by site, padded with the site itself.
+
+    Attributes:
+        sites: The neighbours of each site, (dim, degree).
+        edges: The number of the edge to each, (dim, degree).
+    """
+
+    sites: Any
+    edges: Any
+
+
+def neighbours(edges: Any, num_sites: int) -> Neighbours | None:
+    """The edges by site; None where a few sites have so many that the table would be mostly padding.
+
+    >>> neighbours(np.array([[0, 1], [1, 2]]), 3).sites.tolist()
+    [[1, 0], [0, 2], [1, 2]]
+    """
+    edges = np.asarray(edges)
+    ends, others = edges.ravel(), edges[:, ::-1].ravel()
+    order = np.argsort(ends, kind="stable")
+    counts = np.bincount(ends, minlength=num_sites)
+    degree = int(counts.max(initial=1))
+    if num_sites * degree > MOST_PADDING * max(len(ends), num_sites):
+        return None
+    places = np.arange(len(ends)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sites = np.tile(np.arange(num_sites, dtype=np.int32)[:, None], (1, degree))
+    numbers = np.zeros((num_sites, degree), np.int32)
+    sites[ends[order], places] = others[order]
+    numbers[ends[order], places] = order // 2
+    return Neighbours(sites, numbers)
+
+
+def clusters(
+    edges: Any, is_open: Bool[Array, " edge"], num_sites: int, table: Neighbours | None = None
+) -> Int[Array, " dim"]:
     """The smallest site of each site's cluster of open edges.
+
+    Args:
+        edges: Pairs of sites, (edge, 2).
+        is_open: Which of them are open.
+        num_sites: How many sites there are.
+        table: The edges by site. With it a site looks at its neighbours, and only the labels' roots are written to by
+            others: twice as fast as writing along every edge (64 x 64 sites, half of the edges open, two cores).
 
     >>> clusters(np.array([[0, 1], [1, 2], [3, 4]]), jnp.array([True, True, False]), 5).tolist()
     [0, 0, 0, 3, 4]
     """
-    i, j = jnp.asarray(edges)[:, 0], jnp.asarray(edges)[:, 1]
+    sites = jnp.arange(num_sites, dtype=jnp.int32)
+    if table is None:
+        i, j = jnp.asarray(edges)[:, 0], jnp.asarray(edges)[:, 1]
+
+        def lowered(labels: Array) -> Array:
+            low = jnp.where(is_open, jnp.minimum(labels[i], labels[j]), num_sites)
+            return labels.at[labels[i]].min(low).at[labels[j]].min(low).at[i].min(low).at[j].min(low)
+    else:
+        near = jnp.where(is_open[jnp.asarray(table.edges)], jnp.asarray(table.sites), sites[:, None])
+
+        def lowered(labels: Array) -> Array:
+            low = jnp.minimum(labels, labels[near].min(axis=1))
+            return jnp.minimum(low, labels.at[labels].min(low))
 
     def is_changing(carry: tuple) -> Array:
         return carry[1]
 
-    def lower(carry: tuple) -> tuple:
+    def rounds(carry: tuple) -> tuple:
         labels, _ = carry
-        low = jnp.where(is_open, jnp.minimum(labels[i], labels[j]), num_sites)
-        new = labels.at[labels[i]].min(low).at[labels[j]].min(low).at[i].min(low).at[j].min(low)
-        new = new[new]
+        new = labels
+        for _ in range(ROUNDS):
+            new = lowered(new)
+            new = new[new]
         return new, jnp.any(new != labels)
 
-    labels = jnp.arange(num_sites, dtype=jnp.int32)
-    return jax.lax.while_loop(is_changing, lower, (labels, jnp.asarray(True)))[0]
+    return jax.lax.while_loop(is_changing, rounds, (sites, jnp.asarray(True)))[0]
 
 
 def log_bond_probability(couplings: Float[Array, " edge"]) -> Float[Array, " edge"]:
@@ -80,12 +138,15 @@ def cluster_sums(labels: Int[Array, " dim"], values: Float[Array, "dim ..."]) ->
     return jnp.zeros_like(values).at[labels].add(values)
 
 
-def swendsen_wang(target: Target, *, terms: Pairwise | None = None) -> SamplingAlgorithm:
+def swendsen_wang(
+    target: Target, *, terms: Pairwise | None = None, neighbours: Neighbours | None = None
+) -> SamplingAlgorithm:
     """Swendsen-Wang for a pairwise target; nothing to tune.
 
     Args:
         target: An Ising or Potts target, with fields if need be.
         terms: Its fields and couplings; found and verified if None.
+        neighbours: The edges of the terms by site, which finds clusters faster.
 
     Returns:
         The sampler. One evaluation a step, for log pi itself.
@@ -111,7 +172,7 @@ def swendsen_wang(target: Target, *, terms: Pairwise | None = None) -> SamplingA
         bond_key, value_key = randomness.split(rng_key, 2)
         theta = state.position
         is_open = satisfied(theta, edges, couplings) & randomness.bernoulli_rows(bond_key, log_open)
-        labels = clusters(edges, is_open, num_dims)
+        labels = clusters(edges, is_open, num_dims, neighbours)
         sites = jnp.arange(num_dims)
         if target.space.is_binary:
             gain = fields[sites, 1 - theta] - fields[sites, theta]

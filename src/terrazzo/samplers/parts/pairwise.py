@@ -18,6 +18,8 @@ from jaxtyping import Array, Float
 
 from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.errors.arguments import shown
+from terrazzo.runtime.compilation import jit
+from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.reading import structure_of
 from terrazzo.targets.target import Target
 
@@ -167,11 +169,15 @@ def checked_terms(target: Target, terms: Any) -> Pairwise:
     return terms
 
 
+@jit
+def _energies(terms: Pairwise, theta: Array) -> Array:
+    return jax.vmap(lambda one: energy_of(terms, one))(theta)
+
+
 def _verify(target: Target, terms: Pairwise) -> None:
     rng = np.random.default_rng(0)
-    points = jnp.asarray(rng.integers(0, target.space.sizes, (NUM_VERIFIED, target.space.num_dims)), jnp.int32)
-    exact = np.asarray(jax.jit(jax.vmap(target.log_prob))(points), float)
-    ours = np.asarray(jax.jit(jax.vmap(lambda theta: energy_of(terms, theta)))(points), float)
+    points = rng.integers(0, target.space.sizes, (NUM_VERIFIED, target.space.num_dims)).astype(np.int32)
+    exact, ours = evaluate(target, points), np.asarray(_energies(terms, jnp.asarray(points)), float)
     with np.errstate(invalid="ignore"):
         gap = np.ptp(exact - ours)
     eps = np.finfo(jnp.result_type(float)).eps
