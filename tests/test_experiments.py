@@ -1,11 +1,13 @@
 """The experiments at their smallest, through the command line: records, resuming, tables, escaping, bad input."""
 
 import dataclasses
+import importlib.util
 import json
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -140,17 +142,19 @@ def test_a_kill_loses_one_piece_at_most(finished, copy, monkeypatch):
     assert without_seconds(copy) == without_seconds(folder)
 
 
-def test_a_part_of_a_piece_is_not_a_piece(finished, tmp_path, monkeypatch):
-    """Ctrl-C while sampling returns the draws so far: that is the user's wish to stop, not a finished piece."""
-    real = runner.run_method
+@pytest.mark.parametrize("call", [1, 3], ids=["in a pilot run", "while sampling"])
+def test_a_part_of_a_piece_is_not_a_piece(finished, tmp_path, monkeypatch, call):
+    """Ctrl-C returns the draws so far: that is the user's wish to stop, not a finished piece."""
+    real, calls = methods.sample, []
 
-    def cut(method, plan, context):
-        out = real(method, plan, context)
-        return out._replace(result=dataclasses.replace(out.result, is_complete=False))
+    def cut(*arguments, **options):
+        calls.append(1)
+        return dataclasses.replace(real(*arguments, **options), is_complete=len(calls) != call)
 
-    monkeypatch.setattr(runner, "run_method", cut)
+    monkeypatch.setattr(methods, "sample", cut)
     one = ["mixture", "--preset", "smoke", "--samplers", "flow_mh", "--progress", "off"]
     assert invoke("reproduce", *one, "--out", tmp_path).exit_code == 130
+    assert len(calls) == call
     assert list(tmp_path.rglob("*.json")) == []
 
 
@@ -277,7 +281,7 @@ def test_tables_show_the_paper_beside_ours(finished):
         assert heading in markdown
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 4
     folds = [line for line in markdown.splitlines() if line.startswith("| iris") and "discrete MCMC" in line]
-    assert "of 2 folds trusted" in folds[0]
+    assert "of 2 trusted" in folds[0]
     assert {p.stem for p in report.figures} == {"figure1", "figure2", "figure3", "figure4", "figure5"}
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in report.figures)
 
@@ -428,3 +432,51 @@ def test_the_name_of_a_tree_is_gits(tmp_path):
     shutil.rmtree(tmp_path / ".git")
     (tmp_path / "empty").mkdir()
     assert tree_name(tmp_path) == name
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The script that writes the tables of docs/reproduction.md."""
+    path = Path(__file__).parents[1] / "benchmarks" / "reproduction_tables.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_tables_are_what_the_records_give(page):
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert "paper" in page.presets(text)
+    assert page.rebuilt(text) == text, "run python benchmarks/reproduction_tables.py"
+
+
+def test_kept_records_are_small_and_say_where_they_come_from(page):
+    for path in page.RECORDS.glob("*/*/*"):
+        if path.parent.name == "report":  # what `terrazzo report` wrote there; Git ignores it
+            continue
+        assert path.stat().st_size < 100 * 1024, path
+        assert path.suffix in (".json", ".npz"), path
+        if path.suffix == ".json":
+            record = load_record(path)
+            piece = Piece(**record["piece"])
+            assert piece_path(page.RECORDS / record["configuration"]["preset"], piece) == path
+            assert all(record[name] for name in ("source", "date", "device", "command", "versions")), path
+
+
+def test_tables_name_the_rows_that_are_missing(page, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "smoke")
+    whole = page.tables("smoke", tmp_path)
+    assert whole.count("###") == 4
+    assert "without a record" not in whole
+    assert f"source tree `{own_source()[:12]}`" in whole
+    assert f"{len(all_pieces(finished[0]))} records" in whole
+    piece_path(tmp_path / "smoke", Piece("ising", "paper", "gibbs_100k")).unlink()
+    piece_path(tmp_path / "smoke", Piece("logistic", "iris", "ours", 1)).unlink()
+    part = page.tables("smoke", tmp_path)
+    assert part.endswith("- Ising model: denoising a binary digit: paper (Gibbs, a site a step (burn-in 10)).\n")
+    line = next(line for line in part.splitlines() if line.startswith("| iris | ours |"))
+    assert line.split("|")[3].strip() == "1"  # of two folds
+    first, last = page.mark("smoke")
+    text = f"before\n{first}old\n{last}\nafter"
+    assert page.rebuilt(text, tmp_path) == f"before\n{first}\n{part}\n{last}\nafter"
+    assert page.rebuilt(page.rebuilt(text, tmp_path), tmp_path) == page.rebuilt(text, tmp_path)

@@ -116,6 +116,12 @@ def configuration(piece: Piece, request: Request) -> dict[str, Any]:
     return out
 
 
+def label(piece: Piece, request: Request) -> str:
+    """What a piece's row is called."""
+    steps = {name: f"{value:,}" for name, value in configuration(piece, request).items() if isinstance(value, int)}
+    return EXPERIMENTS[piece.experiment].methods[piece.sampler].label.format(**steps)
+
+
 def _limit(piece: Piece, request: Request) -> float | None:
     """The seconds a piece is allowed."""
     plan = get_preset(request.preset)[piece.experiment]
@@ -190,8 +196,6 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
         context = Context(case.target, request.seed, experiment.precision, request.progress, request.max_seconds)
         compiled = clock[0]
         run = run_method(method, plan, context)
-        if not run.result.is_complete:
-            raise KeyboardInterrupt  # the user's own: a part of a piece is not a piece
         if run.result.num_draws < LEAST_DRAWS:
             raise OptionError("max_seconds", f"ran out after {run.result.num_draws} draws", "allow more time")
         with Progress(request.progress) as progress:
@@ -201,7 +205,7 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
     config = configuration(piece, request)
     record = {
         "piece": piece._asdict(),
-        "label": method.label.format(**{k: f"{v:,}" for k, v in config.items() if isinstance(v, int)}),
+        "label": label(piece, request),
         "configuration": config,
         "plan": asdict(plan),
         "seed": request.seed,
