@@ -1,10 +1,13 @@
 """The experiments at their smallest, through the command line: records, resuming, tables, escaping, bad input."""
 
 import dataclasses
+import importlib.util
 import json
 import re
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -14,12 +17,13 @@ from typer.testing import CliRunner
 from terrazzo import cli
 from terrazzo.errors import ConfigurationError, FileFormatError, MissingPackageError, OptionError
 from terrazzo.inference import run as inference_run
-from terrazzo.paper.experiments import EXPERIMENTS, PRESETS, Request, methods, pieces, run, runner
+from terrazzo.paper.experiments import EXPERIMENTS, PRESETS, Request, methods, pieces, run, runner, schedule
 from terrazzo.paper.experiments.base import Piece
 from terrazzo.paper.experiments.logistic import load_data, save_archive
 from terrazzo.paper.experiments.measure import GROUP_SIZE
 from terrazzo.paper.experiments.paper_numbers import PAPER_NUMBERS
 from terrazzo.paper.experiments.records import load_arrays, load_record, piece_path, save_record
+from terrazzo.paper.experiments.source import own_source, tree_name
 from terrazzo.paper.report import write_report
 from terrazzo.paper.report.rows import collect_rows
 from terrazzo.paper.report.tables import make_tables, to_latex
@@ -138,17 +142,19 @@ def test_a_kill_loses_one_piece_at_most(finished, copy, monkeypatch):
     assert without_seconds(copy) == without_seconds(folder)
 
 
-def test_a_part_of_a_piece_is_not_a_piece(finished, tmp_path, monkeypatch):
-    """Ctrl-C while sampling returns the draws so far: that is the user's wish to stop, not a finished piece."""
-    real = runner.run_method
+@pytest.mark.parametrize("call", [1, 3], ids=["in a pilot run", "while sampling"])
+def test_a_part_of_a_piece_is_not_a_piece(finished, tmp_path, monkeypatch, call):
+    """Ctrl-C returns the draws so far: that is the user's wish to stop, not a finished piece."""
+    real, calls = methods.sample, []
 
-    def cut(method, plan, context):
-        out = real(method, plan, context)
-        return out._replace(result=dataclasses.replace(out.result, is_complete=False))
+    def cut(*arguments, **options):
+        calls.append(1)
+        return dataclasses.replace(real(*arguments, **options), is_complete=len(calls) != call)
 
-    monkeypatch.setattr(runner, "run_method", cut)
+    monkeypatch.setattr(methods, "sample", cut)
     one = ["mixture", "--preset", "smoke", "--samplers", "flow_mh", "--progress", "off"]
     assert invoke("reproduce", *one, "--out", tmp_path).exit_code == 130
+    assert len(calls) == call
     assert list(tmp_path.rglob("*.json")) == []
 
 
@@ -275,7 +281,7 @@ def test_tables_show_the_paper_beside_ours(finished):
         assert heading in markdown
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 4
     folds = [line for line in markdown.splitlines() if line.startswith("| iris") and "discrete MCMC" in line]
-    assert "of 2 folds trusted" in folds[0]
+    assert "of 2 trusted" in folds[0]
     assert {p.stem for p in report.figures} == {"figure1", "figure2", "figure3", "figure4", "figure5"}
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in report.figures)
 
@@ -329,3 +335,148 @@ def test_a_piece_that_its_own_plan_cut_short_is_finished(monkeypatch, finished, 
     save_record(piece_path(tmp_path, piece), load_record(piece_path(folder, piece)) | cut, {})
     assert runner.is_finished(piece_path(tmp_path, piece), configuration, runner._limit(piece, request))
     assert not runner.is_finished(piece_path(tmp_path, piece), configuration, 6.0)
+
+
+class FakeTime:
+    """A clock that pieces set: `run_piece` that takes the seconds it is told."""
+
+    def __init__(self, takes):
+        self.now, self.takes, self.ran = 0.0, takes, []
+
+    def perf_counter(self):
+        return self.now
+
+    def run_piece(self, piece, request):
+        self.ran.append((piece, request.max_seconds))
+        self.now += self.takes(piece)
+        if piece.sampler == "gibbs":
+            raise MemoryError("nothing left")
+        if piece.sampler == "tempering":
+            raise OptionError("max_seconds", "ran out after 0 draws", "allow more time")
+        record = {"configuration": runner.configuration(piece, request), "piece": piece._asdict(), "seed": 0}
+        record |= {"is_complete": False, "max_seconds": request.max_seconds}
+        record |= {key: {} for key in ("versions", "seconds", "ess", "verdict")}
+        record |= {"paper_ess": {"mean": 1.0}, "log_prob": {"mean": 0.0}}
+        save_record(piece_path(request.out, piece), record, {})
+        return record
+
+
+@pytest.fixture
+def fake_time(monkeypatch):
+    fake = FakeTime(lambda piece: 50.0)
+    monkeypatch.setattr(schedule, "time", fake)
+    monkeypatch.setattr(runner, "run_piece", fake.run_piece)
+    return fake
+
+
+def test_every_piece_of_the_paper_has_one_turn(tmp_path):
+    request = Request(("all",), "paper", tmp_path)
+    known = [piece for turn in schedule.TURNS["paper"] for piece in turn.pieces()]
+    assert sorted(known, key=str) == sorted(pieces(request), key=str)
+    starts = schedule.ordered(request)
+    assert [start.piece for start in starts] == known
+    assert all(start.needs > start.max_seconds for start in starts)
+    first = [start.piece for start in starts[:15]]
+    assert {p.sampler for p in first} == {"ours"}
+    limited = schedule.ordered(dataclasses.replace(request, max_seconds=10.0))
+    assert all(s.needs - s.max_seconds == a.needs - a.max_seconds for s, a in zip(limited, starts, strict=True))
+
+
+def test_no_piece_is_started_that_cannot_be_finished(fake_time, tmp_path):
+    """Pieces take 50 seconds each: with 300, those that need more than is left make way for shorter ones."""
+    lines, request = [], Request(("all",), "paper", tmp_path, ("ours", "metropolis"), archive=None)
+    assert schedule.reproduce_within(request, 300.0, lines.append) == []
+    assert fake_time.now <= 300
+    starts = schedule.ordered(request)
+    left, expected = 300.0, []
+    for start in starts:
+        if start.needs <= left:
+            expected.append((start.piece, start.max_seconds))
+            left -= 50.0
+    assert fake_time.ran == expected
+    assert f"no time was left for {len(starts) - len(expected)} pieces" in lines[-1]
+    before = list(fake_time.ran)
+    schedule.reproduce_within(request, 300.0, lines.append)  # what is there is not run again
+    assert not {p for p, _ in before} & {p for p, _ in fake_time.ran[len(before) :]}
+
+
+def test_a_piece_that_breaks_leaves_time_for_the_others(fake_time, tmp_path):
+    lines, request = [], Request(("selection",), "paper", tmp_path, settings=("100",))
+    failures = schedule.reproduce_within(request, 2000.0, lines.append)
+    assert [line.split(": ", 1)[0] for line in failures] == ["selection, 100, tempering", "selection, 100, gibbs"]
+    assert "MemoryError: nothing left" in failures[1]
+    assert [p.sampler for p, _ in fake_time.ran] == ["ours", "tempering", "gibbs", "flow_mh"]
+    assert run.main(["selection", "--preset", "paper", "--settings", "100", "--out", str(tmp_path),
+                     "--total-seconds", "1"]) == 0  # fmt: skip
+
+
+def test_a_record_says_which_source_made_it(finished):
+    """Git's own name of the tree of files, so that the commit can be found."""
+    folder, _ = finished
+    records = [load_record(piece_path(folder, piece)) for piece in all_pieces(folder)]
+    assert {record["source"] for record in records} == {own_source()}
+    assert all(record["date"] and record["wall_seconds"] > 0 for record in records)
+
+
+def test_the_name_of_a_tree_is_gits(tmp_path):
+    if (git := shutil.which("git")) is None:
+        pytest.skip("needs git")
+    for name in ("a.txt", "a/b.py", "a-b/c.py", "a/__pycache__/x.pyc", "z/d/e.css"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    call = lambda *words: subprocess.run([git, "-C", str(tmp_path), *words], check=True, capture_output=True, text=True)
+    call("init", "--quiet")
+    (tmp_path / ".git" / "info" / "exclude").write_text("__pycache__/\n")
+    call("add", ".")
+    name = call("write-tree").stdout.strip()
+    shutil.rmtree(tmp_path / ".git")
+    (tmp_path / "empty").mkdir()
+    assert tree_name(tmp_path) == name
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The script that writes the tables of docs/reproduction.md."""
+    path = Path(__file__).parents[1] / "benchmarks" / "reproduction_tables.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pages_tables_are_what_the_records_give(page):
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert "paper" in page.presets(text)
+    assert page.rebuilt(text) == text, "run python benchmarks/reproduction_tables.py"
+
+
+def test_kept_records_are_small_and_say_where_they_come_from(page):
+    for path in page.RECORDS.glob("*/*/*"):
+        if path.parent.name == "report":  # what `terrazzo report` wrote there; Git ignores it
+            continue
+        assert path.stat().st_size < 100 * 1024, path
+        assert path.suffix in (".json", ".npz"), path
+        if path.suffix == ".json":
+            record = load_record(path)
+            piece = Piece(**record["piece"])
+            assert piece_path(page.RECORDS / record["configuration"]["preset"], piece) == path
+            assert all(record[name] for name in ("source", "date", "device", "command", "versions")), path
+
+
+def test_tables_name_the_rows_that_are_missing(page, finished, tmp_path):
+    shutil.copytree(finished[0], tmp_path / "smoke")
+    whole = page.tables("smoke", tmp_path)
+    assert whole.count("###") == 4
+    assert "without a record" not in whole
+    assert f"source tree `{own_source()[:12]}`" in whole
+    assert f"{len(all_pieces(finished[0]))} records" in whole
+    piece_path(tmp_path / "smoke", Piece("ising", "paper", "gibbs_100k")).unlink()
+    piece_path(tmp_path / "smoke", Piece("logistic", "iris", "ours", 1)).unlink()
+    part = page.tables("smoke", tmp_path)
+    assert part.endswith("- Ising model: denoising a binary digit: paper (Gibbs, a site a step (burn-in 10)).\n")
+    line = next(line for line in part.splitlines() if line.startswith("| iris | ours |"))
+    assert line.split("|")[3].strip() == "1"  # of two folds
+    first, last = page.mark("smoke")
+    text = f"before\n{first}old\n{last}\nafter"
+    assert page.rebuilt(text, tmp_path) == f"before\n{first}\n{part}\n{last}\nafter"
+    assert page.rebuilt(page.rebuilt(text, tmp_path), tmp_path) == page.rebuilt(text, tmp_path)

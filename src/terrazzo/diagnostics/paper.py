@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
-from terrazzo.diagnostics.chains import _checked, _coordinates
+from terrazzo.diagnostics.chains import MANY_NUMBERS, _checked, _coordinates, _in_parallel
 from terrazzo.errors import OptionError
 
 PAPER_DRAWS = 10_000
@@ -87,12 +87,14 @@ def paper_ess(draws: Any, num_groups: int = 8) -> PaperESS:
         )
     flat = array.reshape(num_chains, num_draws, -1)
     size = num_chains // num_groups
-    table = np.empty((flat.shape[2], num_groups))
-    is_constant = np.zeros(flat.shape[2], bool)
-    for i, x in enumerate(_coordinates(flat)):
-        table[i] = [_variogram_ess(x[g * size : (g + 1) * size]) for g in range(num_groups)]
-        is_constant[i] = x.min() == x.max()
+
+    def of_groups(x: np.ndarray) -> tuple[list[float], bool]:
+        return [_variogram_ess(x[g * size : (g + 1) * size]) for g in range(num_groups)], bool(x.min() == x.max())
+
+    found = _in_parallel(of_groups, _coordinates(flat), flat.size >= MANY_NUMBERS)
+    table = np.array([sizes for sizes, _ in found])
+    num_constant = sum(is_constant for _, is_constant in found)
     scaled = np.where(table == CONSTANT, CONSTANT, table * PAPER_DRAWS / num_draws)
     per_group = scaled.mean(axis=0)
     error = per_group.std(ddof=1) / np.sqrt(num_groups) if num_groups > 1 else np.nan
-    return PaperESS(float(per_group.mean()), float(error), per_group, int(is_constant.sum()))
+    return PaperESS(float(per_group.mean()), float(error), per_group, num_constant)

@@ -172,10 +172,14 @@ def seconds_allowed(method: Method, plan: Plan, asked: float | None) -> float | 
 
 
 def _sample(context: Context, size: dict[str, int], **options: Any) -> Result:
-    return sample(
+    """`tz.sample`; an interruption (of a pilot run too) stops everything: a part of a piece is not a piece."""
+    result = sample(
         context.target, seed=context.seed, chains=size["chains"], draws=size["draws"], thin=size["thin"],
         precision=context.precision, progress=context.progress, max_seconds=context.max_seconds, **options,
     )  # fmt: skip
+    if not result.is_complete:
+        raise KeyboardInterrupt
+    return result
 
 
 def _timed(result: Result) -> Run:

@@ -15,6 +15,7 @@ from terrazzo.errors import TerrazzoError
 from terrazzo.paper.experiments.logistic import save_archive
 from terrazzo.paper.experiments.presets import EXPERIMENTS, PRESETS
 from terrazzo.paper.experiments.runner import Request, reproduce
+from terrazzo.paper.experiments.schedule import reproduce_within
 
 
 def tell(line: str) -> None:
@@ -37,6 +38,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--archive", type=Path, help="npz with the data sets")
     parser.add_argument("--max-seconds", type=float, help="keep what a piece has after this long")
+    parser.add_argument(
+        "--total-seconds", type=float,
+        help="run missing pieces in order of priority, each with its own limit and only if time is left to finish it",
+    )  # fmt: skip
     parser.add_argument("--progress", default="auto", choices=["auto", "plain", "off"])
     parser.add_argument("--write-archive", type=Path, help="write the data sets into this npz and end")
     return parser.parse_args(arguments)
@@ -54,7 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             samplers=tuple(options.samplers), settings=tuple(options.settings), folds=tuple(options.folds),
             seed=options.seed, archive=options.archive, max_seconds=options.max_seconds, progress=options.progress,
         )  # fmt: skip
-        return 1 if reproduce(request, tell) else 0
+        if options.total_seconds is None:
+            failures = reproduce(request, tell)
+        else:
+            failures = reproduce_within(request, options.total_seconds, tell)
+        return 1 if failures else 0
     except TerrazzoError as error:
         tell(f"error: {error}")
         return 2

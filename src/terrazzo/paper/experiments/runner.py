@@ -116,10 +116,21 @@ def configuration(piece: Piece, request: Request) -> dict[str, Any]:
     return out
 
 
+def label(piece: Piece, request: Request) -> str:
+    """What a piece's row is called."""
+    steps = {name: f"{value:,}" for name, value in configuration(piece, request).items() if isinstance(value, int)}
+    return EXPERIMENTS[piece.experiment].methods[piece.sampler].label.format(**steps)
+
+
 def _limit(piece: Piece, request: Request) -> float | None:
     """The seconds a piece is allowed."""
     plan = get_preset(request.preset)[piece.experiment]
     return seconds_allowed(EXPERIMENTS[piece.experiment].methods[piece.sampler], plan, request.max_seconds)
+
+
+def is_done(piece: Piece, request: Request) -> bool:
+    """Whether a request's folder holds the finished record of a piece."""
+    return is_finished(piece_path(request.out, piece), configuration(piece, request), _limit(piece, request))
 
 
 def reproduce(request: Request, tell: Callable[[str], None] = lambda line: None) -> list[str]:
@@ -133,33 +144,34 @@ def reproduce(request: Request, tell: Callable[[str], None] = lambda line: None)
         What went wrong, a line for each piece that failed. Ctrl-C ends the run; finished pieces are kept.
     """
     todo = pieces(request)
-    is_done = [
-        is_finished(piece_path(request.out, piece), configuration(piece, request), _limit(piece, request))
-        for piece in todo
-    ]
-    _check_data([piece for piece, done in zip(todo, is_done, strict=True) if not done], request)
+    finished = {piece for piece in todo if is_done(piece, request)}
+    check_data([piece for piece in todo if piece not in finished], request)
     if find_spec("matplotlib") is None:
         tell("matplotlib is not installed: `terrazzo report` will need it (pip install 'terrazzo[paper]')")
-    if any(is_done):
-        tell(f"{sum(is_done)} of {len(todo)} pieces are finished already")
+    if finished:
+        tell(f"{len(finished)} of {len(todo)} pieces are finished already")
     failures = []
-    for i, (piece, done) in enumerate(zip(todo, is_done, strict=True)):
-        if done:
-            continue
-        tell(f"[{i + 1}/{len(todo)}] {piece}")
-        began = time.perf_counter()
-        try:
-            record = run_piece(piece, request)
-        except TerrazzoError as error:
-            failures.append(f"{piece}: {error}")
-            tell(f"    failed: {error}")
-            continue
-        theirs, seconds = record["paper_ess"]["mean"], format_seconds(time.perf_counter() - began)
-        tell(f"    ESS {theirs:.4g} per 10^4 draws, log pi {record['log_prob']['mean']:.2f}, {seconds}")
+    for i, piece in enumerate(todo):
+        if piece not in finished:
+            tell(f"[{i + 1}/{len(todo)}] {piece}")
+            failures += attempt(piece, request, tell)
     return failures
 
 
-def _check_data(todo: Sequence[Piece], request: Request) -> None:
+def attempt(piece: Piece, request: Request, tell: Callable[[str], None]) -> list[str]:
+    """Runs one piece and tells what came of it; a line if it failed."""
+    began = time.perf_counter()
+    try:
+        record = run_piece(piece, request)
+    except TerrazzoError as error:
+        tell(f"    failed: {error}")
+        return [f"{piece}: {error}"]
+    theirs, seconds = record["paper_ess"]["mean"], format_seconds(time.perf_counter() - began)
+    tell(f"    ESS {theirs:.4g} per 10^4 draws, log pi {record['log_prob']['mean']:.2f}, {seconds}")
+    return []
+
+
+def check_data(todo: Sequence[Piece], request: Request) -> None:
     """Raises one error that names every data set that is missing, before anything runs."""
     missing = {}
     for experiment, setting in dict.fromkeys((piece.experiment, piece.setting) for piece in todo):
@@ -177,15 +189,13 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
     """Runs one piece and writes its record."""
     experiment, plan = EXPERIMENTS[piece.experiment], get_preset(request.preset)[piece.experiment]
     method = experiment.methods[piece.sampler]
-    clock = compile_clock()
+    clock, began = compile_clock(), time.perf_counter()
     is_double = experiment.precision == "float64"
     with jax.enable_x64(True) if is_double else contextlib.nullcontext():
         case = experiment.build(piece.setting, piece.fold, request.seed, request.archive)
         context = Context(case.target, request.seed, experiment.precision, request.progress, request.max_seconds)
         compiled = clock[0]
         run = run_method(method, plan, context)
-        if not run.result.is_complete:
-            raise KeyboardInterrupt  # the user's own: a part of a piece is not a piece
         if run.result.num_draws < LEAST_DRAWS:
             raise OptionError("max_seconds", f"ran out after {run.result.num_draws} draws", "allow more time")
         with Progress(request.progress) as progress:
@@ -195,7 +205,7 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
     config = configuration(piece, request)
     record = {
         "piece": piece._asdict(),
-        "label": method.label.format(**{k: f"{v:,}" for k, v in config.items() if isinstance(v, int)}),
+        "label": label(piece, request),
         "configuration": config,
         "plan": asdict(plan),
         "seed": request.seed,
@@ -204,6 +214,7 @@ def run_piece(piece: Piece, request: Request) -> dict[str, Any]:
         **environment(),
         **figures,
         "is_complete": run.result.num_draws == config["draws"],
+        "wall_seconds": time.perf_counter() - began,
         "extra": extra,
     }
     save_record(piece_path(request.out, piece), record, arrays)

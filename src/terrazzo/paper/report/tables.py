@@ -80,7 +80,7 @@ def _verdict(row: Row) -> Cell:
     trusted, total = row.num_trusted, len(row.records)
     if total == 1:
         return Cell("trusted" if trusted else "not trusted", float(trusted))
-    return Cell(f"{trusted} of {total} folds trusted", trusted / total)
+    return Cell(f"{trusted} of {total} trusted", trusted / total)
 
 
 def _constant(row: Row) -> Cell:
@@ -118,6 +118,7 @@ def _r_hat(row: Row) -> Cell:
 
 SETTING: Column = ("setting", _setting)
 SAMPLER: Column = ("sampler", _label)
+FOLDS: Column = ("folds", lambda row: Cell(f"{len(row.records)}", len(row.records)))
 VERDICT: Column = ("verdict", _verdict)
 ESS: tuple[Column, ...] = (
     ("ESS, paper", _paper("ess")),
@@ -177,7 +178,7 @@ def make_tables(rows: Sequence[Row]) -> list[Table]:
             "Table 2. Quantised logistic regression",
             CAPTION + " Averages over the folds that were run; accuracy of the posterior-mean prediction on held-out "
             "rows (the paper prints the maximum over draws).",
-            (SETTING, SAMPLER, VERDICT, *ESS, *ACCURACY, *LOG_PROB, *HEALTH),
+            (SETTING, SAMPLER, FOLDS, VERDICT, *ESS, *ACCURACY, *LOG_PROB, *HEALTH),
         ),
         (
             "selection",
