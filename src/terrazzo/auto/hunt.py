@@ -17,7 +17,7 @@ are fitted by a product of categoricals, and the bridge between the two gives it
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,18 +121,14 @@ def _generator(key: Array) -> np.random.Generator:
     return np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
 
 
-def compile_ahead(target: Target, num_chains: int, policy: Policy) -> Iterator[None]:
+def compile_ahead(target: Target, num_chains: int, policy: Policy) -> Iterator[Any]:
     """Compiles the parts of a hunt one by one, on blank configurations: while ladders run, say."""
     offsets, dim = jnp.asarray(offsets_of(target.space.max_size)), target.space.num_dims
-    _guided(jax.random.key(0), target, policy, 0.0)
-    yield
+    yield _guided(jax.random.key(0), target, policy, 0.0)
     target, rows = with_conditionals(target, read_running(target)), jnp.zeros((policy.hunt_rows, dim), jnp.int32)
-    ascend(target, rows, offsets)
-    yield
-    best_change(target, rows, offsets)
-    yield
-    stir(target, jax.random.key(0), jnp.zeros((num_chains, dim), jnp.int32), offsets)
-    yield
+    yield ascend(target, rows, offsets)
+    yield best_change(target, rows, offsets)
+    yield stir(target, jax.random.key(0), jnp.zeros((num_chains, dim), jnp.int32), offsets)
 
 
 def _starts(

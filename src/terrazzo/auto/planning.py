@@ -81,8 +81,8 @@ def make_plan(context: Context, request: Request) -> Plan:
         ahead = chain(
             evidence_ahead(target),
             compile_ahead(trial, locals_[:1]),  # the others may not be needed
-            tempering_ahead(trial, num_tied) if request.fixed is None else (),
             () if context.budget.is_short else hunting_ahead(target, context.num_chains, policy),
+            tempering_ahead(trial, num_tied) if request.fixed is None else (),
         )
         with compile_in_background(ahead):
             explored = explore(explore_key, context, starts=anywhere, num_tied=num_tied, **request.exploration)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from terrazzo.diagnostics.autocorrelation import MIN_DRAWS, halves, split_ess, split_ess_of_means
+from terrazzo.diagnostics.autocorrelation import FFT_CHUNK, MIN_DRAWS, halves, split_ess, split_ess_of_means
 from terrazzo.diagnostics.statistics import ChainStatistics as ChainStatistics
 from terrazzo.diagnostics.statistics import weighted_statistics
 from terrazzo.errors import OptionError
@@ -252,7 +252,7 @@ def _over_coordinates(draws: Any, statistic: Callable[[_Series], Any]) -> np.nda
 def _over_blocks(array: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Applies a statistic of several coordinates, (chain, draw, d) -> (d, ...), to all; shape (*shape, ...)."""
     flat = array.reshape(*array.shape[:2], -1)
-    width = max(1, BLOCK_BYTES // array.itemsize)
+    width = max(BLOCK_BYTES // array.itemsize, FFT_CHUNK // (array.shape[0] * array.shape[1]), 1)
     blocks = (flat[..., start : start + width] for start in range(0, flat.shape[2], width))
     rows = _in_parallel(statistic, blocks, array.size >= MANY_NUMBERS)
     whole = np.concatenate(rows) if rows else np.zeros((0,))

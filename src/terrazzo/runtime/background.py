@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 
@@ -16,11 +17,12 @@ def num_cores() -> int:
 
 
 @contextlib.contextmanager
-def compile_in_background(work: Iterator[None]) -> Iterator[None]:
+def compile_in_background(work: Iterator[Any]) -> Iterator[None]:
     """Takes the steps of `work` in a thread while the body of the `with` runs, where there is a second core.
 
-    The body's end waits for the step that is under way and leaves the others out. An error in `work` ends it silently:
-    it only prepares what will be asked for again, and there the error is reported.
+    The body's end waits for the step that is under way, also for what it yields to be computed, and leaves the others
+    out: nothing of it is left to run beside what is timed afterwards. An error in `work` ends it silently: it only
+    prepares what will be asked for again, and there the error is reported.
 
     >>> done = []
     >>> with compile_in_background(done.append(i) for i in range(3)):
@@ -36,7 +38,8 @@ def compile_in_background(work: Iterator[None]) -> Iterator[None]:
     def run() -> None:
         # the precision, and where operations run, belong to a thread
         with contextlib.suppress(Exception), jax.enable_x64(is_double), loose_on(*places):
-            for _ in work:
+            for made in work:
+                jax.block_until_ready(made)
                 if is_over.is_set():
                     return
 

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.runtime.compilation import jit
+from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.precision import run_wide
 from terrazzo.targets.target import Target
 from terrazzo.targets.tracing import anew
@@ -71,7 +72,7 @@ def parts_of(target: Target, most: int) -> Parts | None:
     changed = np.repeat(theta[:1], len(sites), axis=0)
     changed[np.arange(len(sites)), sites] = (changed[np.arange(len(sites)), sites] + 1) % sizes[sites]
     values = np.asarray(_values(Parts(target), jnp.asarray(np.concatenate([theta, changed]))))
-    log_prob = np.asarray(jax.vmap(target.log_prob)(jnp.asarray(theta)))
+    log_prob = evaluate(target, theta)
     depends = (values[NUM_ORDERED:] != values[:1]).sum(axis=0)
     known = {_order(log_prob)}
     chosen: list[int] = []

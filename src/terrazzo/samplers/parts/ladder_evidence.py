@@ -54,16 +54,24 @@ def stepping_stones(log_probs: Any, inverse_temperatures: Any, log_z0: float) ->
 
 
 @jit
-def _share_possible(key: Array, target: Target, num_draws: int) -> Array:
-    theta = target.space.random(key, (num_draws,))
-    log_prob = jax.lax.map(target.log_prob, theta, batch_size=SUPPORT_BATCH)  # a wide batch would not fit everywhere
-    return jnp.mean(jnp.where(log_prob > -jnp.inf, 1.0, 0.0))
+def _num_possible(key: Array, target: Target, num_batches: Array) -> Array:
+    """How many of the uniform draws of so many batches are possible: a wide batch would not fit everywhere."""
+
+    def counted(i: Array, count: Array) -> Array:
+        theta = target.space.random(jax.random.fold_in(key, i), (SUPPORT_BATCH,))
+        return count + jnp.sum(jax.vmap(target.log_prob)(theta) > -jnp.inf, dtype=jnp.int32)
+
+    return jax.lax.fori_loop(0, num_batches, counted, jnp.zeros((), jnp.int32))
 
 
-def evidence_ahead(target: Target) -> Iterator[None]:
-    """Compiles what `log_num_possible` asks for first."""
-    _share_possible(jax.random.key(0), target, FIRST_SUPPORT_DRAWS)
-    yield
+def _share_possible(key: Array, target: Target, num_draws: int) -> float:
+    count = _num_possible(key, target, jnp.asarray(num_draws // SUPPORT_BATCH, jnp.int32))
+    return int(count) / num_draws
+
+
+def evidence_ahead(target: Target) -> Iterator[Array]:
+    """Compiles the count of possible configurations, without a draw."""
+    yield _num_possible(jax.random.key(0), target, jnp.zeros((), jnp.int32))
 
 
 def log_num_possible(key: Array, target: Target) -> tuple[float, float]:
@@ -73,9 +81,9 @@ def log_num_possible(key: Array, target: Target) -> tuple[float, float]:
     counts.
     """
     log_states = float(np.log(target.space.sizes.astype(float)).sum())
-    if float(_share_possible(key, target, FIRST_SUPPORT_DRAWS)) == 1:
+    if _share_possible(key, target, FIRST_SUPPORT_DRAWS) == 1:
         return log_states, 0.0
-    share = float(_share_possible(key, target, NUM_SUPPORT_DRAWS))
+    share = _share_possible(key, target, NUM_SUPPORT_DRAWS)
     if share == 0:
         return float("nan"), float("nan")
     return log_states + float(np.log(share)), float(np.sqrt((1 - share) / (share * NUM_SUPPORT_DRAWS)))
