@@ -286,8 +286,9 @@ def measure(trial: Trial, candidate: Candidate) -> Measured:
     most = max(1, int(trial.seconds / (count * seconds)))
     thin, first, factor = -(-most // policy.records), 1, 1.0  # rounded up: the longest stretch comes third, not fourth
     while True:
-        states, _ = _stretch(trial, chains, states, first, count // 4, thin, candidate.label)
-        states, rows = _stretch(trial, chains, states, first + count // 4, count, thin, candidate.label)
+        states, _, _ = _stretch(trial, chains, states, first, count // 4, thin, candidate.label)
+        states, rows, fastest = _stretch(trial, chains, states, first + count // 4, count, thin, candidate.label)
+        seconds = min(seconds, fastest)  # what is compiled beside it makes short stretches slow
         ess, plain = (f(rows["theta"], rows["log_prob"], policy) for f in (cautious_ess, least_ess))
         if factor != policy.longer_stretch and thin > 1 and plain >= policy.saturated_share * rows["log_prob"].size:
             factor = policy.shorter_stretch
@@ -359,23 +360,24 @@ def _first_step(trial: Trial, chains: Chains, label: str) -> Any:
     """The chains after one step, which compiles: seconds that are not the trial's own."""
     init_key = jax.random.fold_in(trial.key, 2)
     tick = time.perf_counter()
-    states, _ = _stretch(trial, chains, chains.start(init_key, trial.starts), 0, 1, 1, label)
+    states, _, _ = _stretch(trial, chains, chains.start(init_key, trial.starts), 0, 1, 1, label)
     trial.context.budget.add_compilation(time.perf_counter() - tick)
     return states
 
 
 def _stretch(
     trial: Trial, chains: Chains, states: Any, first: int, count: int, thin: int, label: str
-) -> tuple[Any, dict[str, np.ndarray]]:
-    """The chains after `count` records, and the records, (chain, record, ...)."""
-    rows = []
+) -> tuple[Any, dict[str, np.ndarray], float]:
+    """The chains after `count` records, the records, (chain, record, ...), and the least seconds of a step."""
+    rows, fastest = [], np.inf
     for chunk in draws(chains, jax.random.fold_in(trial.key, 3), states, count, first=first, thin=thin):
         states = chunk.out.states
         rows.append(chunk.out.rows)
+        fastest = min(fastest, chunk.seconds / (chunk.size * thin))
         trial.context.progress.update(0, candidate=label)
     whole = joined(rows)
     trial.context.budget.spend_evaluations(trial.phase, whole["num_evaluations"])
-    return states, whole
+    return states, whole, fastest
 
 
 def _step_seconds(trial: Trial, chains: Chains, states: Any) -> float:
@@ -387,7 +389,7 @@ def _step_seconds(trial: Trial, chains: Chains, states: Any) -> float:
         elapsed = time.perf_counter() - tick
         spent += elapsed
         best = min(best, elapsed / thin)
-        thin = min(4 * thin, policy.most_timed) if elapsed < policy.timing_seconds / 8 else thin
+        thin = min(4 * thin, policy.most_timed) if elapsed < policy.timing_seconds / 4 else thin
     return best
 
 
