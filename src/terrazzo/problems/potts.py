@@ -23,7 +23,14 @@ MAX_ROW_STATES = 1024
 
 
 class PottsLattice(eqx.Module):
-    """log pi of a periodic lattice of values, by one-hot rows; its site conditionals and its pairwise terms."""
+    """log pi of a periodic lattice of values, by one-hot rows; its site conditionals and its pairwise terms.
+
+    Attributes:
+        coupling: J, what two equal neighbours add.
+        field: h, what each value adds.
+        num_rows: Of the lattice.
+        num_columns: Of the lattice.
+    """
 
     coupling: Float[Array, ""]
     field: Float[Array, " value"]

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import TargetError, TransportError, arguments
 from terrazzo.runtime.compilation import jit
@@ -189,6 +189,18 @@ class AbstractExactTransport(AbstractTransport):
 
     def log_likelihood(self, key: Array, theta: Position) -> Float[Array, ""]:
         return self.log_prob(theta)
+
+
+class AbstractClampableTransport(AbstractExactTransport):
+    """An exact transport on a discrete space that can hold coordinates fixed (`clamped`)."""
+
+    @abstractmethod
+    def decode(self, z: Float[Array, " dim"], clamped: Int[Array, " dim"] | None = None) -> tuple[Array, Array]:
+        """theta and log q(theta). Coordinates with `clamped` >= 0 keep that value and are left out of log q."""
+
+    @abstractmethod
+    def log_prob(self, theta: Int[Array, " dim"], is_free: Bool[Array, " dim"] | None = None) -> Float[Array, ""]:
+        """log q(theta); only the terms log q(theta_i | earlier) of free coordinates if given."""
 
 
 class TransportDraws(NamedTuple):

@@ -17,7 +17,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import OptionError, arguments
+from terrazzo.spaces import Space
 from terrazzo.transports import networks
+from terrazzo.transports.base import AbstractExactTransport
+from terrazzo.transports.sites import SiteHead
 
 
 class ResidualBlock(eqx.Module):
@@ -95,6 +98,31 @@ class CausalNetwork(eqx.Module):
         """The options that build the same shapes."""
         hidden = self.blocks[0].inner.shape[0] if self.blocks else None
         return {"width": self.bias.shape[1], "num_blocks": len(self.blocks), "hidden": hidden}
+
+
+class AbstractCausalTransport(AbstractExactTransport):
+    """A transport that decodes the coordinates of its space one after the other, by a causal network.
+
+    Attributes:
+        space: The space.
+        network: Over all coordinates.
+    """
+
+    space: Space = eqx.field(static=True)
+    network: CausalNetwork
+
+    @property
+    def order(self) -> Int[Array, " all"]:
+        """The coordinates in the order of decoding."""
+        return self.network.order
+
+    @property
+    def _site(self) -> SiteHead:
+        return SiteHead(self.space.max_size)
+
+    def describe(self) -> dict[str, Any]:
+        """The options of `autoregressive_transport` that build the same shapes."""
+        return self.network.describe()
 
 
 def causal_network(

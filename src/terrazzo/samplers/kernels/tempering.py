@@ -145,14 +145,19 @@ def tried_pairs(num_pairs: int, parity: Int[Array, ""]) -> Bool[Array, " pair"]:
     return jnp.arange(num_pairs, dtype=jnp.int32) % 2 == parity
 
 
+def swap_order(is_swapped: Bool[Array, " pair"]) -> Int[Array, " replica"]:
+    """Which replica each temperature has after some disjoint pairs have swapped."""
+    rungs = jnp.arange(is_swapped.shape[0] + 1, dtype=jnp.int32)
+    no = jnp.zeros(1, bool)
+    up, down = jnp.concatenate([is_swapped, no]), jnp.concatenate([no, is_swapped])
+    return rungs + up.astype(jnp.int32) - down.astype(jnp.int32)
+
+
 def exchanged(
     is_swapped: Bool[Array, " pair"], places: Int[Array, " replica"], log_probs: Float[Array, " replica"]
 ) -> tuple[Int[Array, " replica"], Float[Array, " replica"]]:
     """The places of the configurations and their log pi after some disjoint pairs have swapped."""
-    rungs = jnp.arange(is_swapped.shape[0] + 1, dtype=jnp.int32)
-    no = jnp.zeros(1, bool)
-    up, down = jnp.concatenate([is_swapped, no]), jnp.concatenate([no, is_swapped])
-    order = rungs + up.astype(jnp.int32) - down.astype(jnp.int32)
+    order = swap_order(is_swapped)
     return places[order], log_probs[order]
 
 

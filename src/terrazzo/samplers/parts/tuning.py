@@ -37,7 +37,15 @@ TRANSFORMS: dict[str, Transform] = {
 
 
 class DualAveraging(NamedTuple):
-    """The state of one dual-averaging search, on the line."""
+    """The state of one dual-averaging search, on the line.
+
+    Attributes:
+        step: How many errors it has seen.
+        value: What to try next.
+        average: The answer so far: an average of the values tried, late ones counting most.
+        error_sum: Of all errors seen.
+        centre: Where the search began, towards which it is shrunk.
+    """
 
     step: Float[Array, ""]
     value: Float[Array, ""]
