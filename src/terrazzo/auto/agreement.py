@@ -25,6 +25,7 @@ from terrazzo.auto.hunt import Mode, features, modes_apart
 from terrazzo.auto.plan import Plan, compared, set_apart, thinned
 from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
 from terrazzo.transports import posterior_log_weights
@@ -40,7 +41,6 @@ from terrazzo.verdict.coverage import (
     start_r_hat,
 )
 
-FEWEST = 4  # draws a chain, without which nothing has an error
 LOST = "a mode may be lost: train the transport longer or on more draws, or use parallel_tempering"
 LONGER = "explore longer: allow more seconds, or tz.Exploration(max_rounds=...)"
 
@@ -82,7 +82,7 @@ def comparison(
     """The comparison of final draws, (chain, draw, dim), with what a plan carries."""
     weights = None
     theta, log_prob = compared(theta, log_prob, policy)
-    if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= FEWEST:
+    if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= MIN_DRAWS:
         part = thinned(theta, policy.most_weighed)
         weights = np.asarray(posterior_log_weights(jax.random.fold_in(key, 1), plan.transport, target, part), float)
     moments = moments_of(features(theta, log_prob))
@@ -94,7 +94,7 @@ def comparison(
 
 def all_checks(c: Comparison, *, is_stopped: Callable[[], bool] = lambda: False) -> tuple[Check, ...]:
     """All checks that apply; those left when `is_stopped` says so count as not made."""
-    if c.theta.shape[1] < FEWEST:
+    if c.theta.shape[1] < MIN_DRAWS:
         return ()
     found: list[Check] = []
     for n, check in enumerate(CHECKS):
@@ -112,7 +112,7 @@ def estimates(c: Comparison) -> dict[str, LogZ]:
     weighed, explored = c.plan.weighed, c.plan.explored
     if weighed is not None:
         found["importance"] = weighed.evidence
-        if c.log_weights is not None and c.log_weights.shape[1] >= FEWEST:
+        if c.log_weights is not None and c.log_weights.shape[1] >= MIN_DRAWS:
             found["bridge"] = bridge_log_z(weighed.own_log_weights, c.log_weights)
     if explored is not None and explored.evidence is not None:
         found["tempering"] = explored.evidence
@@ -135,7 +135,7 @@ def exploration_check(c: Comparison) -> Iterator[Check]:
 def draws_check(c: Comparison) -> Iterator[Check]:
     """Means of log pi and of every coordinate, final against tempered draws."""
     explored = c.plan.explored
-    if explored is None or explored.log_prob.shape[1] < FEWEST:
+    if explored is None or explored.log_prob.shape[1] < MIN_DRAWS:
         return
     if np.ptp(c.theta, axis=(0, 1)).max() == 0:
         share, least = float((explored.theta == c.theta[0, 0]).all(axis=-1).mean()), c.policy.point_share
@@ -198,7 +198,7 @@ def weights_check(c: Comparison) -> Iterator[Check]:
     if weighed is None or explored is None:
         return
     share, error = share_beyond(weighed.own_log_weights, weighed.tempered_log_weights)
-    is_fine = share - 3 * error <= policy.share_beyond
+    is_fine = share - policy.sure_errors * error <= policy.share_beyond
     advice = "the transport misses part of the mass, which only local moves reach: train it longer"
     yield Check("tempered draws beyond the transport", share, policy.share_beyond, is_fine, advice, NOTE)
     if c.log_weights is not None and not c.plan.has_modes:

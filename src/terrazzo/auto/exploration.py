@@ -275,10 +275,10 @@ def _explored(
             thin_key, context, ladders, first, count, thins[-1], "exploration", fewest=policy.fewest_rounds - first
         )
         blocks.append(rows)
-        kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
+        kept = blocks[len(blocks) // policy.starting_part :]
         whole = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
-        if len(blocks) < 3:  # the same, within a block
-            skipped = whole["log_prob"].shape[1] // 3
+        if len(blocks) < policy.starting_part:  # the same, within a block
+            skipped = whole["log_prob"].shape[1] // policy.starting_part
             whole = {name: values[:, skipped:] for name, values in whole.items()}
         r_hat, least = worst_agreement(whole["theta"], whole["log_prob"], policy)
         context.progress.update(ladders.num_rounds, worst_r_hat=r_hat)

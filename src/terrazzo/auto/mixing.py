@@ -62,7 +62,7 @@ def relaxation(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> float
     halves = (slice(None, None, 2), slice(1, None, 2))
     weighted = [means[:, a] @ means[:, b].mean(axis=0).T for a, b in (halves, halves[::-1])]
     left = max(_share_left([means]), _share_left(weighted))
-    return np.inf if left > policy.stuck_share else 2 * size / -np.log(max(left, 1e-3))
+    return np.inf if left > policy.stuck_share else 2 * size / -np.log(max(left, policy.least_left))
 
 
 def _share_left(views: list[np.ndarray]) -> float:

@@ -113,7 +113,7 @@ def make_plan(context: Context, request: Request) -> Plan:
 def plan_with_modes(context: Context, request: Request, plan: Plan, theta: np.ndarray, log_prob: np.ndarray) -> Plan:
     """The plan with a transport that is learned from the draws of further modes too, (mode, draw, dim).
 
-    A quarter of the chains start in these modes: moves that cannot leave them are then seen to fail.
+    Some of the chains start in these modes: moves that cannot leave them are then seen to fail.
     """
     explored = plan.explored
     assert explored is not None
@@ -127,7 +127,7 @@ def plan_with_modes(context: Context, request: Request, plan: Plan, theta: np.nd
     found, note = _with_transport(
         context, request, plan._replace(has_modes=True, others=None), request.transport, both, None, keys
     )
-    num_there = max(1, context.num_chains // 4)
+    num_there = max(1, int(context.policy.modes_share * context.num_chains))
     starts = np.concatenate([found.starts[:-num_there], np.resize(theta[:, -1], (num_there, theta.shape[-1]))])
     found = found._replace(starts=starts.astype(np.int32))
     trial = Trial(context, trial_key, found.starts, "trial", trial_seconds(context))

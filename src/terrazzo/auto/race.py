@@ -251,7 +251,9 @@ def _tuned(trial: Trial, local: Local) -> Local:
     init_key, tune_key = jax.random.split(jax.random.fold_in(trial.key, 1))
     chains = Chains(context.mesh, spec, problem, 1, tuning.parameters(tuning.init()), is_brief=True)
     found: dict[str, Any] = tuning.final(tuning.init())
-    for chunk in tune(chains, tuning, tune_key, chains.start(init_key, trial.starts), local.tuning_steps):
+    policy = context.policy
+    num_steps = policy.brief_tuning_steps if local.has_brief_tuning else policy.tuning_steps
+    for chunk in tune(chains, tuning, tune_key, chains.start(init_key, trial.starts), num_steps):
         _, found, rate = chunk.out
         if chunk.is_first:
             context.budget.add_compilation(chunk.seconds)
@@ -283,11 +285,11 @@ def measure(trial: Trial, candidate: Candidate) -> Measured:
     states = _first_step(trial, chains, candidate.label)
     seconds = _step_seconds(trial, chains, states)
     count = int(np.clip(trial.seconds / seconds, policy.fewest_records, policy.records))
-    most = max(1, int(trial.seconds / (count * seconds)))
+    most, settling = max(1, int(trial.seconds / (count * seconds))), int(policy.settling_share * count)
     thin, first, factor = -(-most // policy.records), 1, 1.0  # rounded up: the longest stretch comes third, not fourth
     while True:
-        states, _ = _stretch(trial, chains, states, first, count // 4, thin, candidate.label)
-        states, rows = _stretch(trial, chains, states, first + count // 4, count, thin, candidate.label)
+        states, _ = _stretch(trial, chains, states, first, settling, thin, candidate.label)
+        states, rows = _stretch(trial, chains, states, first + settling, count, thin, candidate.label)
         ess, plain = (f(rows["theta"], rows["log_prob"], policy) for f in (cautious_ess, least_ess))
         if factor != policy.longer_stretch and thin > 1 and plain >= policy.saturated_share * rows["log_prob"].size:
             factor = policy.shorter_stretch
@@ -387,7 +389,8 @@ def _step_seconds(trial: Trial, chains: Chains, states: Any) -> float:
         elapsed = time.perf_counter() - tick
         spent += elapsed
         best = min(best, elapsed / thin)
-        thin = min(4 * thin, policy.most_timed) if elapsed < policy.timing_seconds / 8 else thin
+        if elapsed < policy.timing_share * policy.timing_seconds:
+            thin = min(policy.timing_growth * thin, policy.most_timed)
     return best
 
 

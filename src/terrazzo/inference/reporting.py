@@ -22,6 +22,7 @@ from terrazzo.auto import (
 )
 from terrazzo.auto.plan import thinned
 from terrazzo.diagnostics import LogZ
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
 from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks, mixed_choice
@@ -45,7 +46,6 @@ from terrazzo.verdict.checks import ENUMERATED, EXACT, NOT_TRUSTED, NOTE, STORED
 
 ALL_SUMMED = "the sum over all configurations"
 LOOKED_BYTES, LEAST_LOOKED = 2**26, 16  # of draws on disk that checks look at: bytes, and draws a chain at least
-BRIDGE_DRAWS = 8192  # of the transport, for a bridge to the draws of a mixed run
 LONGEST_SHOWN = 1000  # numbers of a tuned parameter, or of a field of `Info`, that a result writes down
 
 
@@ -188,7 +188,7 @@ class Reporter(NamedTuple):
         if space.num_reals and ready.transport is not None and kept.done:
             self.progress.phase("weighing the draws")
             made = bridge(
-                self.key, target, ready.transport, theta, _looked_at(stored, arrays["reals"]), BRIDGE_DRAWS
+                self.key, target, ready.transport, theta, _looked_at(stored, arrays["reals"]), self.policy.own_draws
             )  # fmt: skip
             found |= {} if made is None else {"bridge": made}
         if "diverging" in arrays:
@@ -219,7 +219,7 @@ class Reporter(NamedTuple):
 
     def _tempered(self, ladders: Replicas) -> LogZ | None:
         """log Z of the run's own ladders; None if there are too few draws."""
-        if ladders.log_prob.shape[1] < 4:
+        if ladders.log_prob.shape[1] < MIN_DRAWS:
             return None
         if self.target.space.num_reals:  # log-weights against a normalised reference
             found: LogZ | None = stepping_stones(ladders.log_prob, ladders.inverse_temperatures, 0.0)

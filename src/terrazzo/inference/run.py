@@ -66,8 +66,6 @@ from terrazzo.training import Fitted, fit
 from terrazzo.training.settings import NUM_STEPS
 from terrazzo.transports import AbstractTransport, deserialise, is_storable, sample_transport, serialise
 
-EVIDENCE_DRAWS = 8192
-
 
 class Run:
     """One run. `execute` goes through its phases."""
@@ -338,9 +336,9 @@ class Run:
         yield
         frozen.draw(self.draw_key, states, 0, 0, 1)
         yield
-        sample_transport(self.evidence_key, problem.transport, self.target, EVIDENCE_DRAWS)
+        sample_transport(self.evidence_key, problem.transport, self.target, self.budget.policy.own_draws)
         yield
-        sample_transport(self.push_key, problem.transport, self.target, 16 * s.chains)
+        sample_transport(self.push_key, problem.transport, self.target, self.budget.policy.pushed_a_chain * s.chains)
 
     def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
         training = self.settings.training
@@ -355,7 +353,7 @@ class Run:
 
     def _weigh(self, transport: AbstractTransport) -> LogZ:
         self.progress.phase("weighing the transport")
-        weights = sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS).log_weights
+        weights = sample_transport(self.evidence_key, transport, self.target, self.budget.policy.own_draws).log_weights
         return importance_summary(np.asarray(weights))
 
     def _starts(self, transport: AbstractTransport | None) -> Any:
@@ -364,7 +362,7 @@ class Run:
         uniform = self.target.possible_starts(self.start_key, chains)
         if transport is None:
             return uniform if self.target.space.num_reals else np.array(uniform)
-        pushed = sample_transport(self.push_key, transport, self.target, 16 * chains)
+        pushed = sample_transport(self.push_key, transport, self.target, self.budget.policy.pushed_a_chain * chains)
         possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
         half = min((chains + 1) // 2, len(possible))
 

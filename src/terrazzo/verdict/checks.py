@@ -22,7 +22,7 @@ from terrazzo.verdict.summaries import Summary
 MAX_R_HAT = 1.01  # Vehtari et al. (2021)
 MIN_ESS = 400.0  # in all chains together; below it R-hat and the errors are themselves unreliable (same reference)
 MIN_CHAINS = 2  # one chain cannot be compared with another; four are better
-MIN_ACCEPTANCE = 1e-3
+MIN_ACCEPTANCE = 1e-3  # below it a chain of a thousand steps is likely never to move
 MAX_PARETO_K = 0.7  # Vehtari et al. (2024)
 INTERRUPTED = "the run was interrupted"
 MOVED = "coordinates that moved"
