@@ -211,7 +211,10 @@ def _begin(
     num_ladders = num_ladders or default_ladders(target, policy)
     problem = Problem(target, None, prepared_tempering(target, policy, num_tied))
     betas = default_ladder(policy.first_rungs)
-    chains = Chains(devices.make_mesh(num_ladders), spec, problem, policy.block, _at(betas), is_brief=True)
+    chains = Chains(
+        mesh=devices.make_mesh(num_ladders), spec=spec, problem=problem, length=policy.block, parameters=_at(betas),
+        is_brief=True,
+    )  # fmt: skip
     states = chains.start(init_key, np.resize(starts, (num_ladders, target.space.num_dims)))
     return _Ladders(
         chains=chains, states=states, betas=betas, rejections=np.zeros(len(betas) - 1), num_rounds=0,

@@ -75,7 +75,7 @@ def make_plan(context: Context, request: Request) -> Plan:
     num_tied = cut_off(np.random.default_rng(0), target, anywhere, policy, is_strict=True).num_sites
     locals_ = _local_kernels(context, num_tied) if request.fixed is None else []
     blank = np.zeros((context.num_chains, target.space.num_dims), np.int32)
-    trial = Trial(context, trial_key, blank, "local trial", trial_seconds(context))
+    trial = Trial(context=context, key=trial_key, starts=blank, phase="local trial", seconds=trial_seconds(context))
     explored = None
     if request.exploration is not None:
         ahead = chain(
@@ -130,7 +130,7 @@ def plan_with_modes(context: Context, request: Request, plan: Plan, theta: np.nd
     num_there = max(1, int(context.policy.modes_share * context.num_chains))
     starts = np.concatenate([found.starts[:-num_there], np.resize(theta[:, -1], (num_there, theta.shape[-1]))])
     found = found._replace(starts=starts.astype(np.int32))
-    trial = Trial(context, trial_key, found.starts, "trial", trial_seconds(context))
+    trial = Trial(context=context, key=trial_key, starts=found.starts, phase="trial", seconds=trial_seconds(context))
     tried = None
     if plan.choice is not None:  # what was measured from starts that did not know all modes is forgotten
         context.progress.phase("trying local moves", None, "candidates")

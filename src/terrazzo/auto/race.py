@@ -121,7 +121,9 @@ def rounds_a_step(context: Context) -> int:
 def _chains(trial: Trial, candidate: Candidate) -> Chains:
     transport = trial.transport if candidate.uses_transport else None
     problem = kernels.Problem(trial.context.target, transport, candidate.options)
-    return Chains(trial.context.mesh, REGISTRY["hybrid"], problem, trial.context.length, is_brief=True)
+    return Chains(
+        mesh=trial.context.mesh, spec=REGISTRY["hybrid"], problem=problem, length=trial.context.length, is_brief=True
+    )
 
 
 # ---- what is measured
@@ -134,7 +136,10 @@ def compile_ahead(trial: Trial, locals_: list[Local]) -> Iterator[None]:
         spec, options = REGISTRY[local.name], local.options
         if spec.tuning is not None:
             tuning, problem = spec.tuning(context.target, **options), kernels.Problem(context.target, None, options)
-            chains = Chains(context.mesh, spec, problem, 1, tuning.parameters(tuning.init()), is_brief=True)
+            chains = Chains(
+                mesh=context.mesh, spec=spec, problem=problem, length=1, parameters=tuning.parameters(tuning.init()),
+                is_brief=True,
+            )  # fmt: skip
             state = devices.replicate(context.mesh, tuning.init())
             none = _int(0)
             kernels.warm_up.lightly_optimised(
@@ -158,7 +163,9 @@ def tempering_ahead(trial: Trial, num_tied: int) -> Iterator[None]:
 def _compiled_tempering(trial: Trial, options: dict[str, Any]) -> Iterator[None]:
     context = trial.context
     problem = kernels.Problem(context.target, None, options)
-    chains = Chains(context.mesh, REGISTRY[TEMPERING], problem, context.length, is_brief=True)
+    chains = Chains(
+        mesh=context.mesh, spec=REGISTRY[TEMPERING], problem=problem, length=context.length, is_brief=True
+    )
     chains.draw(trial.key, _blank(trial, chains), 0, 0, 1)
     yield
 
@@ -186,8 +193,8 @@ def try_without(trial: Trial, locals_: list[Local], explored: Explored | None) -
     context, policy = trial.context, trial.context.policy
     context.progress.phase("trying local moves", None, "candidates")
     table = Table(
-        (), context.num_chains, context.num_draws, context.budget.seconds is not None,
-        tempered_r_hat=np.inf if explored is None else explored.r_hat,
+        rows=(), num_chains=context.num_chains, num_draws=context.num_draws,
+        is_limited=context.budget.seconds is not None, tempered_r_hat=np.inf if explored is None else explored.r_hat,
     )  # fmt: skip
     if explored is not None:
         table = table.with_row(measured_tempering(explored, context.num_chains, policy))
@@ -249,7 +256,10 @@ def _tuned(trial: Trial, local: Local) -> Local:
         return local
     tuning, problem = spec.tuning(context.target, **local.options), kernels.Problem(context.target, None, local.options)
     init_key, tune_key = jax.random.split(jax.random.fold_in(trial.key, 1))
-    chains = Chains(context.mesh, spec, problem, 1, tuning.parameters(tuning.init()), is_brief=True)
+    chains = Chains(
+        mesh=context.mesh, spec=spec, problem=problem, length=1, parameters=tuning.parameters(tuning.init()),
+        is_brief=True,
+    )  # fmt: skip
     found: dict[str, Any] = tuning.final(tuning.init())
     policy = context.policy
     num_steps = policy.brief_tuning_steps if local.has_brief_tuning else policy.tuning_steps

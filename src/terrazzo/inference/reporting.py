@@ -126,7 +126,7 @@ class Reporter(NamedTuple):
             provenance=self._provenance(1, {}, {"chosen": "exact", "warm-up": {"choice": choice}}, {}, {}),
             model=self.settings.model,
             extra_checks=(
-                Check(ENUMERATED, number, number, True, "", is_independent=True),
+                Check.at_least(ENUMERATED, number, number, "", is_independent=True),
                 precision_check(self.target, theta, stats["log_prob"]),
             ),
         )
@@ -194,7 +194,7 @@ class Reporter(NamedTuple):
         if "diverging" in arrays:
             checks = (*checks, divergence_check(kept.info()))
         if self.store.error is not None:
-            checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
+            checks = (*checks, Check.at_least(STORED, 0.0, 1.0, f"save the result: {self.store.error}", grade=NOTE))
         is_counted = kept.done and s.keep is None and not space.num_reals  # densities have no largest share of log Z
         least = log_sum_of_seen(theta, log_prob, self.policy) if is_counted else -np.inf
         evidence, log_z_verdict = settle_evidence(found, least=least, is_settled=is_settled, policy=self.policy)
@@ -273,7 +273,7 @@ def precision_check(target: Target, theta: np.ndarray, log_prob: np.ndarray) -> 
         finite = np.abs(log_prob[np.isfinite(log_prob)])
         error, grade = float(jnp.finfo(jnp.result_type(float)).eps * finite.max(initial=0.0)), UNCHECKED
     advice = "log pi is too large for its differences to be resolved: precision='float64', or subtract a constant"
-    return Check("rounding of log pi (nats)", error, MAX_ROUNDING, error <= MAX_ROUNDING, advice, grade)
+    return Check.at_most("rounding of log pi (nats)", error, MAX_ROUNDING, advice, grade=grade)
 
 
 def by_name(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:

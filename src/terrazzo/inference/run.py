@@ -249,8 +249,8 @@ class Run:
             evidence = self._weigh(transport)
         problem = Problem(self.target, transport, options, self.settings.keep)
         chains = Chains(
-            self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent,
-            is_one_program=bool(self.target.space.num_reals),
+            mesh=self.mesh, spec=self.spec, problem=problem, length=self.context.length,
+            keep_latent=self.settings.keep_latent, is_one_program=bool(self.target.space.num_reals),
         )  # fmt: skip
         if setup is not None:
             if setup.plan:
@@ -328,7 +328,9 @@ class Run:
         if self.spec is None or s.training is False:
             return
         problem = Problem(self.target, placed(self.mesh, transport), options, s.keep)
-        chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=s.keep_latent)
+        chains = Chains(
+            mesh=self.mesh, spec=self.spec, problem=problem, length=self.context.length, keep_latent=s.keep_latent
+        )
         tuning = None if self.spec.tuning is None else self.spec.tuning(self.target, **options)
         first = chains if tuning is None else chains._replace(parameters=tuning.parameters(tuning.init()))
         frozen = chains if tuning is None else chains._replace(parameters=tuning.final(tuning.init()))

@@ -124,7 +124,9 @@ def quantised_logistic(
     }
     target = logistic_target(features[train], labels[train], num_bits=num_bits, prior=prior)
     summary = f"{num_bits}-bit softmax regression, {dataset.replace('_', ' ')}, d = {target.space.num_dims}"
-    return Problem(f"logistic_{dataset}", target, summary, "Jaini et al. (2021)", None, truth)
+    return Problem(
+        f"logistic_{dataset}", target=target, summary=summary, reference="Jaini et al. (2021)", log_z=None, truth=truth
+    )
 
 
 def accuracy(draws: Any, features: Any, labels: Any) -> float:

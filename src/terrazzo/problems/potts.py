@@ -108,4 +108,4 @@ def potts_torus(length: int = 8, num_values: int = 3, coupling: float | None = N
     )
     log_z = transfer_log_z(length, coupling, values) if num_values**length <= MAX_ROW_STATES else None
     summary = f"Potts model, {num_values} values, {length} x {length} torus"
-    return Problem(f"potts_{length}", target, summary, "Wu (1982)", log_z)
+    return Problem(f"potts_{length}", target=target, summary=summary, reference="Wu (1982)", log_z=log_z)

@@ -63,4 +63,6 @@ def spin_glass(num_spins: int = 64, beta: float = 1.0, field: float = 0.0, seed:
     fn = DenseSpins(as_floats(weights), as_floats(field * rng.normal(size=num_spins)))
     target = Target(fn, binary(num_spins), site_logits=fn.site_logits)
     summary = f"Sherrington-Kirkpatrick spin glass, {num_spins} spins, beta = {beta:g}"
-    return Problem(f"spin_glass_{num_spins}", target, summary, "Sherrington & Kirkpatrick (1975)")
+    return Problem(
+        f"spin_glass_{num_spins}", target=target, summary=summary, reference="Sherrington & Kirkpatrick (1975)"
+    )

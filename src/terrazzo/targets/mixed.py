@@ -298,7 +298,10 @@ def possible_starts(target: Any, key: Array, num_chains: int) -> Configuration:
 def of_given(target: Any, y: Array, cls: type) -> Any:
     """The discrete target of a mixed one at fixed reals; built without a probe, so that y may be traced."""
     reference = None if target.reference is None else target.reference.log_prob
-    given = Given(target.log_prob_fn, reference, target.inverse_temperature, y, target.space, target.vectorized)
+    given = Given(
+        log_prob_fn=target.log_prob_fn, reference_fn=reference, inverse_temperature=target.inverse_temperature, reals=y,
+        space=target.space, vectorized=target.vectorized,
+    )  # fmt: skip
     made: Any = object.__new__(cls)
     own = {
         "space": target.space.discrete, "log_prob_fn": given, "site_logits_fn": None, "running": None,

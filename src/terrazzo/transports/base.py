@@ -99,6 +99,10 @@ class AbstractTransport(eqx.Module):
         is exact.
         """
 
+    def describe(self) -> dict[str, Any]:
+        """The options of its builder that make a transport of the same shapes, so that it can be stored."""
+        return {}
+
     @property
     def num_dims(self) -> int:
         """Coordinates of z."""

@@ -159,10 +159,8 @@ def causal_network(
         for _ in range(num_blocks)
     )
     return CausalNetwork(
-        jnp.asarray(order, jnp.int32),
-        networks.uniform(rng, (d, inputs, width), (3.0 / max(d, 1)) ** 0.5),
-        networks.uniform(rng, (d, width), 1.0),
-        blocks,
-        networks.uniform(rng, (d, outputs, width), 0.01 * width**-0.5),
-        head_bias,
-    )
+        order=jnp.asarray(order, jnp.int32),
+        embedding=networks.uniform(rng, (d, inputs, width), (3.0 / max(d, 1)) ** 0.5),
+        bias=networks.uniform(rng, (d, width), 1.0), blocks=blocks,
+        head=networks.uniform(rng, (d, outputs, width), 0.01 * width**-0.5), head_bias=head_bias,
+    )  # fmt: skip

@@ -253,7 +253,10 @@ def parallel_tempering(
         log_prob, places = target.log_prob(position), jnp.arange(num_replicas, dtype=jnp.int32)
         positions = jnp.broadcast_to(position, (_held(num_replicas).size, *position.shape))
         log_probs = jnp.broadcast_to(log_prob, (num_replicas,))
-        return TemperingState(position, log_prob, positions, places, log_probs, jnp.zeros((), jnp.int32))
+        return TemperingState(
+            position=position, log_prob=log_prob, positions=positions, places=places, log_probs=log_probs,
+            parity=jnp.zeros((), jnp.int32),
+        )  # fmt: skip
 
     def move(beta: Array, key: randomness.Key, replica: Any) -> tuple[Any, tuple]:
         algorithm = kernel_at(beta)
@@ -300,7 +303,10 @@ def parallel_tempering(
         num_evaluations = num_evaluations + (0 if target.soft_level is None else 1)
         index, is_here = held.local(places[-1])
         cold = positions[index] if num_parts(REPLICAS) == 1 else jnp.where(is_here, positions[index], 0)
-        new = TemperingState(cold, log_probs[-1], positions, places, log_probs, 1 - state.parity)
+        new = TemperingState(
+            position=cold, log_prob=log_probs[-1], positions=positions, places=places, log_probs=log_probs,
+            parity=1 - state.parity,
+        )  # fmt: skip
         details = {"swap_rates": jnp.exp(log_rates)}  # of every pair, tried or not
         return new, Info(rates[-1], moved[-1], num_evaluations.astype(jnp.int32), details)
 
