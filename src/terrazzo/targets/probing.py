@@ -12,6 +12,7 @@ from jax.experimental import checkify
 from jaxtyping import Array
 
 from terrazzo.errors import TargetError
+from terrazzo.errors.arguments import shown
 from terrazzo.errors.user_code import described, place_of
 from terrazzo.runtime.compilation import jit
 from terrazzo.spaces import Space
@@ -24,6 +25,18 @@ from terrazzo.targets.tracing import anew
 NUM_PROBES = 6
 SAME_AGAIN = 1e-6  # relative and absolute: sums in threads may differ in their last digits
 POSSIBLE_TRIES, POSSIBLE_SECONDS = 2**15, 0.5  # for configurations that hints are checked at
+
+
+def check_functions(log_prob: Any, penalty: Any, **hints: Any) -> None:
+    """Raises where what should be a function is none; a penalty and hints may be left out."""
+    if not callable(log_prob) and not isinstance(log_prob, BlackBox):
+        got = type(log_prob).__name__
+        raise TargetError("log_prob", f"must be a function of a configuration, got {got}", "pass a function")
+    for name, fn in hints.items():
+        if fn is not None and not callable(fn):
+            raise TargetError(name, f"must be a function, got {shown(fn)}", "leave it out if there is none")
+    if penalty is not None and not callable(penalty) and not isinstance(penalty, BlackBox):
+        raise TargetError("penalty", f"must be a function, got {shown(penalty)}", "or leave it out")
 
 
 def log_prob_evaluator(target: Any) -> Evaluator:

@@ -209,6 +209,29 @@ def has_cold(state: TemperingState) -> Bool[Array, ""]:
     return _held(state.places.shape[0]).local(state.places[-1])[1]
 
 
+def _moved(key: randomness.Key, algorithm: SamplingAlgorithm, num_moves: int, replica: Any) -> tuple[Any, tuple]:
+    """A replica after some moves: its mean acceptance, whether it moved, and its evaluations."""
+
+    def once(key: Any, _: Any, carry: tuple) -> tuple:
+        replica, acceptance, is_accepted, num_evaluations = carry
+        replica, info = algorithm.step(key, replica)
+        acceptance = acceptance + as_float(info.acceptance_rate) / num_moves
+        return replica, acceptance, is_accepted | info.is_accepted, num_evaluations + info.num_evaluations
+
+    start = (replica, as_float(0.0), jnp.asarray(False), jnp.zeros((), jnp.int32))
+    replica, *rest = randomness.loop(key, num_moves, once, start)
+    return replica, tuple(rest)
+
+
+def _started(
+    kernel_at: Callable[[Array], SamplingAlgorithm], positions: Array, log_probs: Array, betas: Array, keys: Array
+) -> Any:
+    """The states of the kernels of all replicas, from their configurations and untempered log pi."""
+    if starts_plainly(kernel_at(betas[0]), positions[0], keys[0]):
+        return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
+    return jax.vmap(lambda beta, theta, key: kernel_at(beta).init(theta, key))(betas, positions, keys)
+
+
 def parallel_tempering(
     target: Target,
     *,
@@ -259,32 +282,14 @@ def parallel_tempering(
         )  # fmt: skip
 
     def move(beta: Array, key: randomness.Key, replica: Any) -> tuple[Any, tuple]:
-        algorithm = kernel_at(beta)
-
-        def once(key: Any, _: Any, carry: tuple) -> tuple:
-            replica, acceptance, is_accepted, num_evaluations = carry
-            replica, info = algorithm.step(key, replica)
-            acceptance = acceptance + as_float(info.acceptance_rate) / num_moves
-            return replica, acceptance, is_accepted | info.is_accepted, num_evaluations + info.num_evaluations
-
-        start = (replica, as_float(0.0), jnp.asarray(False), jnp.zeros((), jnp.int32))
-        replica, *rest = randomness.loop(key, num_moves, once, start)
-        return replica, tuple(rest)
-
-    def kernel_states(positions: Array, log_probs: Array, betas: Array, keys: Array) -> Any:
-        def start(beta: Array, theta: Array, key: Array) -> Any:
-            return kernel_at(beta).init(theta, key)
-
-        if starts_plainly(kernel_at(betas[0]), positions[0], keys[0]):
-            return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
-        return jax.vmap(start)(betas, positions, keys)
+        return _moved(key, kernel_at(beta), num_moves, replica)
 
     def step(rng_key: Array, state: TemperingState) -> tuple[TemperingState, Info]:
         move_key, swap_key, start_key = jax.random.split(rng_key, 3)
         held, places = _held(num_replicas), state.places
         rungs = held.rows(jnp.argsort(places))  # the temperatures of the configurations that are held
         start_keys, move_keys = (jax.random.split(key, num_replicas)[rungs] for key in (start_key, move_key))
-        replicas = kernel_states(state.positions, state.log_probs[rungs], betas[rungs], start_keys)
+        replicas = _started(kernel_at, state.positions, state.log_probs[rungs], betas[rungs], start_keys)
         replicas, seen = jax.vmap(move)(betas[rungs], move_keys, replicas)
         positions, here = replicas.position, replicas.log_prob
         rates, moved, counts, log_probs = (held.all(x)[places] for x in (*seen, here))
