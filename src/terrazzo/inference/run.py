@@ -122,7 +122,6 @@ class Run:
                 patient = sharing.patience(self.interruption.is_requested)
                 kept = sharing.gather(team, self.store, kept, self.settings.chains, patient)
             elif kept.is_stored:
-                assert isinstance(self.store, Checkpoint)
                 kept.with_arrays(sharing.stored_parts(self.store, self.settings.chains, kept.done), kept.done)
             result = self._result(found, kept, error) if team.is_first else None
         if team.size == 1 and result is not None:
@@ -160,15 +159,14 @@ class Run:
             transport = None if setup.transport is None else deserialise(*setup.transport, self.target.space)
         prepare = self._planned if is_planned else self._tuned
         ready = prepare(transport, options, starts, setup)
-        if isinstance(self.store, Checkpoint) and self.team.is_first:
+        if self.team.is_first:
             self.store.find_pieces(self.settings.chains)
         return ready
 
     def _result(self, ready: Ready, kept: Kept, error: BaseException | None) -> Result:
         """The result of what was drawn; an error that ended it early is raised with it."""
         result = self.reporter.result(ready, kept, is_complete=error is None)
-        if isinstance(self.store, Checkpoint):
-            self.store.save_result(lambda path: save_record(result, path))
+        self.store.save_result(lambda path: save_record(result, path))
         if error is not None and not isinstance(error, KeyboardInterrupt):
             if kept.done:
                 error.partial_result = result  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ rounded at 0.5 and embedded here as bits, with one fixed corruption.
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -16,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from terrazzo.errors import arguments
 from terrazzo.problems.base import Problem, as_floats
 from terrazzo.spaces import binary
+from terrazzo.targets.pair_models import AbstractPairModel
 from terrazzo.targets.target import Target
 
 _CLEAN = (
@@ -31,7 +31,7 @@ PAPER_BETA, PAPER_ETA = 1.0, 2.1
 EDGE_COUNTS = {"paper": 2.0, "text": 1.0}  # how often the sum over neighbours meets an edge
 
 
-class IsingLattice(eqx.Module):
+class IsingLattice(AbstractPairModel):
     """log pi of a periodic lattice, its site conditionals and its pairwise terms.
 
     Args:

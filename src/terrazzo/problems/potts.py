@@ -17,12 +17,13 @@ from terrazzo.errors import OptionError, arguments
 from terrazzo.problems.base import Problem, as_floats
 from terrazzo.problems.ising import lattice_colours, lattice_edges
 from terrazzo.spaces import categorical
+from terrazzo.targets.pair_models import AbstractPairModel
 from terrazzo.targets.target import Target
 
 MAX_ROW_STATES = 1024
 
 
-class PottsLattice(eqx.Module):
+class PottsLattice(AbstractPairModel):
     """log pi of a periodic lattice of values, by one-hot rows; its site conditionals and its pairwise terms.
 
     Attributes:
@@ -56,7 +57,6 @@ class PottsLattice(eqx.Module):
         return self.coupling * counts + self.field
 
     def pairwise(self) -> tuple[Array, np.ndarray, Array]:
-        """Fields, edges and couplings, for pairwise samplers."""
         edges = lattice_edges(self.num_rows, self.num_columns)
         fields = jnp.broadcast_to(self.field, (self.num_rows * self.num_columns, self.field.shape[0]))
         return fields, edges, jnp.full(len(edges), self.coupling)

@@ -105,10 +105,10 @@ def non_finite_error(target: Any, theta: np.ndarray) -> TargetError:
 def _raised_error(
     error: BaseException, space: Space, theta: np.ndarray | None = None, name: str = "log_prob"
 ) -> TargetError:
-    return raised_error(error, space, where="" if theta is None else f"theta = {_describe(space, theta)}", name=name)
+    return raised_error(error, where="" if theta is None else f"theta = {_describe(space, theta)}", name=name)
 
 
-def raised_error(error: BaseException, space: Space, *, where: str = "", name: str = "log_prob") -> TargetError:
+def raised_error(error: BaseException, *, where: str = "", name: str = "log_prob") -> TargetError:
     """The error for what a user's function raised, at a configuration in words."""
     if isinstance(error, TargetError):
         return error

@@ -19,6 +19,7 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from terrazzo.targets.contents import ADDRESS, check_unchanged, digest
+from terrazzo.targets.pair_models import AbstractPairModel
 
 LINEAR = ("add", "sub", "mul")  # whose float constants become arguments
 KEPT = (0.0, 0.5, 1.0, 2.0)  # constants that the compiler simplifies: they stay part of the computation
@@ -107,7 +108,11 @@ def traced(function: Any, *examples: Any) -> Any:
     >>> one.computation == two.computation, round(float(two(jnp.ones(3, jnp.int32))), 3)
     (True, 7.8)
     """
-    if function is None or hasattr(function, "pairwise") or (_is_module(function) and not _closes_over_data(function)):
+    if (
+        function is None
+        or isinstance(function, AbstractPairModel)
+        or (_is_module(function) and not _closes_over_data(function))
+    ):
         return function
     try:
         return traced_anyway(function, *examples)

@@ -47,7 +47,7 @@ from terrazzo.targets.target import Target, after
 
 
 class TemperingState(NamedTuple):
-    """A ladder. `by_temperature` has the tempered draws for whoever can use them.
+    """A ladder. Where one device holds it, `positions[places]` are the configurations, hottest first.
 
     Attributes:
         position: The cold configuration; zeros on a device that does not hold it.
@@ -199,11 +199,6 @@ def _held(num_replicas: int) -> _Held:
     return _Held(jnp.zeros((), jnp.int32) if parts == 1 else jax.lax.axis_index(REPLICAS) * count, count)
 
 
-def by_temperature(state: TemperingState) -> Int[Array, "replica dim"]:
-    """All configurations of a ladder that one device holds, hottest first."""
-    return state.positions[state.places]
-
-
 def has_cold(state: TemperingState) -> Bool[Array, ""]:
     """Whether this device holds the cold configuration of a ladder."""
     return _held(state.places.shape[0]).local(state.places[-1])[1]
@@ -259,7 +254,7 @@ def parallel_tempering(
     >>> target = tz.Target(lambda s: 9.0 * (s[0] == s[1]), tz.binary(2))
     >>> sampler = parallel_tempering(target, inverse_temperatures=[0.0, 0.5, 1.0], kernel="gibbs")
     >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
-    >>> by_temperature(state).shape, info.details["swap_rates"].shape
+    >>> state.positions[state.places].shape, info.details["swap_rates"].shape
     ((3, 2), (2,))
     """
     betas = as_ladder(inverse_temperatures, positive_int("num_temperatures", num_temperatures))

@@ -222,7 +222,6 @@ def read(
     log_prob: Callable,
     sizes: np.ndarray,
     *,
-    terms: bool = False,
     max_seconds: float = MAX_SECONDS,
     num_data: int | None = None,
 ) -> Structure:
@@ -231,7 +230,6 @@ def read(
     Args:
         log_prob: theta, int32 of shape (d,), to a number; traceable.
         sizes: The number of values of each of the d sites.
-        terms: Whether the function returns terms, whose sum is log pi.
         max_seconds: Reading is given up after this time: one term on all sites. What is left of it is for tables,
             colours and an order of elimination, which are done without where it does not suffice.
         num_data: Reals that `log_prob` takes beside theta; what is read holds for all of them.
