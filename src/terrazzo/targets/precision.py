@@ -78,7 +78,7 @@ def in_float64(target: Target) -> Target | None:
     return wide
 
 
-def rounding(target: Target, theta: np.ndarray, *, seed: int = 0) -> float:
+def rounding(target: Target, theta: np.ndarray) -> float:
     """The largest error of a difference of log pi between a configuration and a neighbour, in nats.
 
     In float32, against float64; in float64, by the size of log pi. NaN where the computation cannot be done in float64.
@@ -86,9 +86,8 @@ def rounding(target: Target, theta: np.ndarray, *, seed: int = 0) -> float:
     Args:
         target: The target, in the precision of here and now.
         theta: Configurations, (row, dim).
-        seed: Of the neighbours.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rows = np.asarray(theta)[rng.integers(0, len(theta), NUM_COMPARED)].astype(np.int32)
     sites = rng.integers(0, target.space.num_dims, len(rows))
     sizes = target.space.sizes[sites]

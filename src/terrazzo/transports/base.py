@@ -28,6 +28,7 @@ from terrazzo.targets.mixed import log_density_at
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 
+MAX_TRIES = 64  # to draw inside a cell
 WEIGHT_BATCH = 1024  # configurations weighed at a time
 Position: TypeAlias = Any  # codes, int32[d]; on a mixed space a `Configuration` of them and of unconstrained reals
 
@@ -309,12 +310,12 @@ def codes_of(position: Any) -> Any:
     return position.theta if isinstance(position, Configuration) else position
 
 
-def lift_by_rejection(key, draw, push, theta: Position, *, max_tries: int = 64) -> Float[Array, " all"]:
+def lift_by_rejection(key, draw, push, theta: Position) -> Float[Array, " all"]:
     """Draws z by `draw(key)` until `push(z)` gives theta back (its reals up to rounding).
 
     The cell is what `push` says it is, in floating point: a draw so near a border that rounding carries it across
     lies outside the cell, and is drawn again. Almost always the first draw is inside. A cell too thin for floating
-    point gives NaN after `max_tries`: latent moves from there are rejected, which keeps them exact.
+    point gives NaN after 64 tries: latent moves from there are rejected, which keeps them exact.
     """
 
     def try_again(carry):
@@ -325,5 +326,5 @@ def lift_by_rejection(key, draw, push, theta: Position, *, max_tries: int = 64) 
 
     codes, shape = codes_of(theta), jax.eval_shape(draw, key).shape
     start = (jnp.asarray(0, jnp.int32), jnp.zeros(shape, jnp.result_type(float)), jnp.asarray(False))
-    _, z, is_found = jax.lax.while_loop(lambda c: ~c[2] & (c[0] < max_tries), try_again, start)
+    _, z, is_found = jax.lax.while_loop(lambda c: ~c[2] & (c[0] < MAX_TRIES), try_again, start)
     return jnp.where(is_found, z, jnp.nan)
