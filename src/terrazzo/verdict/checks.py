@@ -77,11 +77,6 @@ class Check(NamedTuple):
         """A check that a small value fails, and NaN."""
         return cls(name, value, threshold, bool(value >= threshold), advice, grade, is_independent)
 
-    @property
-    def is_decisive(self) -> bool:
-        """Whether failing it means that the draws are not to be trusted."""
-        return self.grade == NOT_TRUSTED
-
 
 class Verdict(NamedTuple):
     """Whether the draws can be trusted: a grade, and the reason in one line.
