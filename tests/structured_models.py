@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import terrazzo as tz
+
 RNG = np.random.default_rng(7)
 
 

@@ -36,6 +36,31 @@ class Local(NamedTuple):
     has_brief_tuning: bool = False
 
 
+class Candidate(NamedTuple):
+    """What is measured: options of the hybrid sampler."""
+
+    label: str
+    options: dict[str, Any]
+    local: Local
+    num_local: int
+    uses_transport: bool
+
+
+def alone(local: Local, num_local: int) -> Candidate:
+    """Local moves alone."""
+    options = {"local": local.name, "local_options": local.options, "num_local": jnp.asarray(num_local, jnp.int32)}
+    return Candidate(f"{num_local} x {local.name}", options, local, num_local, False)
+
+
+def paired(local: Local, num_local: int, rounds: int, scale: float | None = None) -> Candidate:
+    """A jump, then local moves; with a scale, a jump that keeps a part of z."""
+    options = alone(local, num_local).options | {"move": "independence", "num_rounds": rounds}
+    if scale is None:
+        return Candidate(f"transport + {num_local} x {local.name}", options, local, num_local, True)
+    options |= {"move": "pcn", "scale": jnp.asarray(scale, jnp.result_type(float))}
+    return Candidate(f"pCN {scale} + {num_local} x {local.name}", options, local, num_local, True)
+
+
 def _gibbs(target: Target) -> Local:
     """The default Gibbs, in the smallest steps that cost no more a site: how many make a step, a trial finds."""
     d, (name, options) = target.space.num_dims, default_gibbs(target)

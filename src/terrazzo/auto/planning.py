@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo.auto.candidates import Local, candidates
+from terrazzo.auto.candidates import Local, alone, candidates
 from terrazzo.auto.context import Context
 from terrazzo.auto.decisions import Choice, Measured, Table, choose, favourite, local_rows, rival_of
 from terrazzo.auto.exploration import Explored, default_ladders, explore
@@ -25,7 +25,6 @@ from terrazzo.auto.learning import Learned, learn
 from terrazzo.auto.plan import Plan, Weighed, set_apart
 from terrazzo.auto.race import (
     Trial,
-    alone,
     compile_ahead,
     measure,
     tempering_ahead,
