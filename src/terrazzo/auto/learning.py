@@ -149,7 +149,7 @@ def learn(
 
 
 class _Watch:
-    """Ends a stage when its budget is spent, or when it cannot pay any more; times its steps meanwhile."""
+    """Ends a stage when its budget is spent, or when it cannot pay any more, and times its steps."""
 
     def __init__(self, stage: _Stage, mean_log_prob: float, batch_size: int, least_seconds: float, budget: Budget):
         self.stage, self.mean_log_prob, self.batch_size, self.budget = stage, mean_log_prob, batch_size, budget

@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from terrazzo.runtime.compilation import jit
 from terrazzo.targets.target import Target
-from terrazzo.targets.tracing import anew
+from terrazzo.targets.tracing import untraced
 
 MAX_ROUNDING = 0.01  # nats: an error of 1 % in a ratio of probabilities
 RELEVANT = 30.0  # nats: larger differences are as good as infinite
@@ -40,7 +40,7 @@ class Doubled(eqx.Module):
     function: Any
 
     def __call__(self, *args: Any) -> Any:
-        closed, shape = jax.make_jaxpr(anew(self.function), return_shape=True)(*args)
+        closed, shape = jax.make_jaxpr(untraced(self.function), return_shape=True)(*args)
         out = run_wide(closed.jaxpr, closed.consts, jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shape), out)
 

@@ -20,7 +20,7 @@ from terrazzo.targets import hints
 from terrazzo.targets.black_boxes import BlackBox
 from terrazzo.targets.running_conditionals import check_running
 from terrazzo.targets.starts import Evaluator, descend, random_possible
-from terrazzo.targets.tracing import anew
+from terrazzo.targets.tracing import untraced
 
 NUM_PROBES = 6
 SAME_AGAIN = 1e-6  # relative and absolute: sums in threads may differ in their last digits
@@ -188,7 +188,7 @@ def probe_output(target: Any, example: Any, space: Space) -> None:
     if target.vectorized:
         example = jax.tree.map(lambda v: jax.ShapeDtypeStruct((3, *v.shape), v.dtype), example)
     try:
-        out = jax.eval_shape(anew(target.log_prob_fn), example)
+        out = jax.eval_shape(untraced(target.log_prob_fn), example)
     except Exception as error:
         raise _raised_error(error, space) from None
     wanted = (3,) if target.vectorized else ()

@@ -95,7 +95,7 @@ def is_double() -> bool:
 
 
 def traced(function: Any, *examples: Any) -> Any:
-    """The function as a `TracedFunction`, or as it is (but for `anew`) where its trace does not show what it does.
+    """The function as a `TracedFunction`, or as it is (but for `untraced`) where its trace does not show what it does.
 
     Args:
         function: A plain function; modules keep their arrays as leaves already, and stay as they are.
@@ -118,10 +118,10 @@ def traced(function: Any, *examples: Any) -> Any:
         return traced_anyway(function, *examples)
     except Exception:  # whatever tracing meets is reported by probing, which calls the function itself
         check_unchanged(function)
-        return function if _is_module(function) else anew(function)
+        return function if _is_module(function) else untraced(function)
 
 
-def anew(function: Callable) -> Callable:
+def untraced(function: Callable) -> Callable:
     """The function as an object that JAX has not met.
 
     JAX keeps what it traced of a function object, with the values that NumPy arrays had at that time, and hands these
@@ -219,7 +219,7 @@ class _Pool:
 def _form(function: Callable, arguments: tuple, pool: _Pool) -> tuple[Form, str]:
     """One form, and the text of what it computes."""
     with jax.default_matmul_precision("highest"):
-        closed, shape = jax.make_jaxpr(anew(function), return_shape=True)(*arguments)
+        closed, shape = jax.make_jaxpr(untraced(function), return_shape=True)(*arguments)
     has_rules = _look(closed)[0]
     places = [pool.place(value, aval) for value, aval in _each_constant(closed)]
     leaves = jax.tree.leaves(arguments)

@@ -1,7 +1,7 @@
 """Tempered: parallel tempering on a mixed space, from a proper reference.
 
 Replica r follows pi_r, proportional to q0^(1 - beta_r) pi^beta_r with 0 = beta_0 < ... < beta_n = 1. The hottest one is
-drawn from q0 afresh every round; the others take a sweep over the sites and a move of the reals. Neighbours swap with
+redrawn from q0 every round; the others take a sweep over the sites and a move of the reals. Neighbours swap with
 probability min(1, exp((beta_{r+1} - beta_r) (w_r - w_{r+1}))), w = log pi - log q0, even pairs in one round and odd
 ones in the next. Where theta can be summed out, the ladder runs on the reals alone, and theta is drawn at its cold end.
 
@@ -89,7 +89,7 @@ class _Moves(NamedTuple):
         return jax.lax.fori_loop(0, self.target.space.num_dims, update, theta)
 
     def __call__(self, key: Array, beta: Array, scale: Array, theta: Array, y: Array) -> tuple[Array, Moved, Array]:
-        """theta, the move of the reals, and the log-weight after it; the hottest replica is drawn afresh."""
+        """theta, the move of the reals, and the log-weight after it; the hottest replica is redrawn from q0."""
         theta_key, real_key, fresh_key = jax.random.split(key, 3)
         if self.target.space.num_dims and self.summation is None:
             theta = self.redrawn(theta_key, beta, theta, y)

@@ -9,7 +9,7 @@ for even r in one round and odd r in the next. The deterministic alternation mak
 straight line instead of diffusing. One chain is one ladder; its position is the cold replica.
 
 A ladder is carried as configurations and their untempered log pi. The kernels' own states hold beta log pi and are made
-afresh every round, because both a swap and a move of the ladder in warm-up change beta.
+again every round, because both a swap and a move of the ladder in warm-up change beta.
 
 Configurations stay where they are: a swap exchanges their temperatures. So the replicas of one ladder may be
 distributed over devices, which then tell each other their log pi and nothing else.

@@ -175,7 +175,7 @@ def windowed_tuning(
     scale_after: Callable[[Array], Array] = lambda line: line,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> Tuning:
-    """Learns a parameter over doubling windows of the pooled chains, and tunes `scale` to an acceptance meanwhile.
+    """Learns a parameter over doubling windows of the pooled chains, and tunes `scale` to an acceptance rate.
 
     Args:
         name: The parameter that is learned.
@@ -184,7 +184,7 @@ def windowed_tuning(
         first_scale: The logarithm of the first scale.
         no_moments: The moments of an empty window.
         add: `(moments, *observed) -> moments`.
-        learn: `(moments, parameter) -> parameter`, at the end of a window; the next one begins afresh.
+        learn: `(moments, parameter) -> parameter`, at the end of a window; the next one begins empty.
         observe: `(state, info) -> observed`, for one chain.
         scale_after: Where the search of the scale begins again, given the logarithm of the scale so far.
         bounds: Of the logarithm of the scale.
