@@ -15,6 +15,7 @@ import numpy as np
 
 import terrazzo as tz
 from terrazzo import problems
+from terrazzo.samplers.kernels import coloured_gibbs
 from terrazzo.samplers.kernels.gibbs import prepare_systematic, systematic_gibbs
 from terrazzo.targets import structure
 
@@ -98,9 +99,9 @@ def linear_models():
     ]
 
 
-def sweep_of(target, **options):
-    """A step of `systematic_gibbs`, from configuration to configuration."""
-    sampler = systematic_gibbs(target, **options)
+def sweep_of(target, kernel=systematic_gibbs, **options):
+    """A step of a kernel, from configuration to configuration."""
+    sampler = kernel(target, **options)
     return lambda key, theta: sampler.step(key, sampler.init(theta))[0].position
 
 
@@ -132,13 +133,15 @@ def main():
     if options.linear:
         return measure_linear(options)
     for side in options.sides:
+        target = tz.Target(plain_ising(side), tz.binary(side * side))
         tick = time.perf_counter()
-        found = structure.read(plain_ising(side), np.full(side * side, 2))
-        ours = found.sweep()
+        found = coloured_gibbs.prepare(target)
         reading = time.perf_counter() - tick
         theta = jnp.zeros(side * side, jnp.int32)
         by_hand = timed(checkerboard(side), jnp.ones((side, side)), options.chains, options.seconds)
-        by_reading = timed(ours, theta, options.chains, options.seconds)
+        by_reading = timed(
+            sweep_of(target, coloured_gibbs.coloured_gibbs, **found), theta, options.chains, options.seconds
+        )
         line = {
             "side": side, "chains": options.chains, "device": jax.devices()[0].device_kind,
             "reading_s": round(reading, 3),
@@ -148,7 +151,7 @@ def main():
         print(json.dumps(line), flush=True)
     for side in (64, 256):
         tick = time.perf_counter()
-        structure.read(plain_ising(side), np.full(side * side, 2)).sweep()
+        structure.read(plain_ising(side), np.full(side * side, 2)).colour_logits()
         print(json.dumps({"reading": f"Ising {side} x {side}", "seconds": round(time.perf_counter() - tick, 2)}))
 
 

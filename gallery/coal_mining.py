@@ -18,12 +18,7 @@ from jax.scipy.special import gammaln
 import terrazzo as tz
 from terrazzo.paper.plots import new_figure, themed
 
-disasters = np.array([
-    4, 5, 4, 0, 1, 4, 3, 4, 0, 6, 3, 3, 4, 0, 2, 6, 3, 3, 5, 4, 5, 3, 1, 4, 4, 1, 5, 5, 3, 4, 2, 5,
-    2, 2, 3, 4, 2, 1, 3, 2, 2, 1, 1, 1, 1, 3, 0, 0, 1, 0, 1, 1, 0, 0, 3, 1, 0, 3, 2, 2, 0, 1, 1, 1,
-    0, 1, 0, 1, 0, 0, 0, 2, 1, 0, 0, 0, 1, 1, 0, 2, 3, 3, 1, 1, 2, 1, 1, 1, 1, 2, 4, 2, 0, 0, 1, 4,
-    0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 0,
-])  # fmt: skip
+disasters = tz.problems.coal_disasters()  # one number a year, 1851 to 1962
 num_years, total = len(disasters), jnp.asarray(np.concatenate([[0], np.cumsum(disasters)]))
 
 

@@ -7,9 +7,10 @@ import numpy as np
 
 import terrazzo as tz
 from terrazzo.samplers.parts.pairwise import Pairwise
+from terrazzo.targets.pair_models import AbstractPairModel
 
 
-class Pairs(eqx.Module):
+class Pairs(AbstractPairModel):
     """Fields and couplings between equal values; knows its own terms."""
 
     fields: jax.Array

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import terrazzo as tz
+
 RNG = np.random.default_rng(7)
 
 
@@ -157,3 +159,12 @@ def states_of(sizes):
 def log_table(log_prob, sizes):
     """log pi of all configurations."""
     return np.asarray(jax.jit(jax.vmap(log_prob))(jnp.asarray(states_of(sizes))))
+
+
+def target_of(name):
+    """The target of a model, on sites of one size or on a variable a site."""
+    log_prob, sizes, _ = MODELS[name]
+    variables = {f"x{i}": tz.categorical(int(k)) for i, k in enumerate(sizes)}
+    flat = lambda values: log_prob(jnp.stack([values[f"x{i}"].reshape(()) for i in range(len(sizes))]))
+    same = len(set(map(int, sizes))) == 1
+    return tz.Target(log_prob, tz.categorical(int(sizes[0]), shape=len(sizes))) if same else tz.Target(flat, variables)

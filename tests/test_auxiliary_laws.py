@@ -294,7 +294,7 @@ def tempering_law(*, parity, kernel="gibbs", num_draws=NUM_DRAWS, seed=1, is_sof
             log_probs = jnp.concatenate([below, target.log_prob(positions[-1])[None]])
             state = state._replace(positions=positions, log_probs=log_probs, parity=jnp.asarray(parity, jnp.int32))
             new, _ = sampler.step(jax.random.fold_in(key, 1), state)
-            return target.space.index(tempering.by_temperature(new)), new.log_prob - target.log_prob(new.position)
+            return target.space.index(new.positions[new.places]), new.log_prob - target.log_prob(new.position)
 
         return jax.vmap(one)(starts, keys)
 

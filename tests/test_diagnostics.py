@@ -178,7 +178,10 @@ def test_running_rhat_follows_the_batch():
     draws[:, :, 1] = 7
     draws[:3, :, 2] += 1
     draws[:, :, 3] = np.arange(6)[:, None]
-    batch = diagnostics.fast_rhat(draws)
+    whole = diagnostics.RunningRhat()
+    for half in (draws[:, :1000], draws[:, 1000:]):
+        whole.update(half)
+    batch = whole.r_hat()
     halves = np.concatenate([draws[:, :1000], draws[:, 1000:]]).astype(float)[:, :, [0, 2]]
     within, between = halves.var(axis=1, ddof=1).mean(axis=0), halves.mean(axis=1).var(axis=0, ddof=1)
     np.testing.assert_allclose(batch[[0, 2]], np.sqrt(between / within + 999 / 1000), rtol=1e-10)

@@ -11,7 +11,7 @@ import pytest
 
 import terrazzo as tz
 from scripted import stationary, transition_matrices
-from structured_models import MODELS
+from structured_models import MODELS, target_of
 from terrazzo.auto.candidates import candidates, exploring_kernel
 from terrazzo.samplers.kernels import coloured_gibbs
 from terrazzo.samplers.parts import colouring, pairwise
@@ -19,14 +19,6 @@ from terrazzo.samplers.parts.colouring import read_conditionals
 from terrazzo.targets.structure import AbstractSiteLogits
 
 READ = ["potts_by_equality", "hmm", "graph_colouring", "network", "three_body", "mixed"]
-
-
-def target_of(name):
-    log_prob, sizes, _ = MODELS[name]
-    variables = {f"x{i}": tz.categorical(int(k)) for i, k in enumerate(sizes)}
-    flat = lambda values: log_prob(jnp.stack([values[f"x{i}"].reshape(()) for i in range(len(sizes))]))
-    same = len(set(map(int, sizes))) == 1
-    return tz.Target(log_prob, tz.categorical(int(sizes[0]), shape=len(sizes))) if same else tz.Target(flat, variables)
 
 
 @pytest.mark.parametrize("beta", [None, 0.3])
@@ -87,9 +79,6 @@ class Stale(AbstractSiteLogits):
 
     def logits(self, theta):
         return self.of.logits(jnp.zeros_like(theta))
-
-    def redraw(self, key, theta):
-        return self.of.redraw(key, jnp.zeros_like(theta))
 
 
 def test_a_step_costs_one_evaluation():

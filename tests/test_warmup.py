@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -489,6 +490,17 @@ def test_every_number_has_a_unit_a_sentence_and_what_moves_it():
             assert isinstance(after, ast.Expr), node.target.id
             assert "[" in after.value.value, node.target.id
             assert after.value.value.endswith("]"), node.target.id
+
+
+def test_no_number_is_named_or_compared_outside_the_policy():
+    """Other numbers are counts of parts (halves, quarters), guards against division by zero, and labels of keys."""
+    for path in Path(policy.__file__).parent.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+        for value in [inner for node in [*named, *compared] for inner in ast.walk(node)]:
+            if path.name != "policy.py" and isinstance(value, ast.Constant) and isinstance(value.value, int | float):
+                assert value.value in (0, 1, 2), f"{path.name}:{value.lineno}"
 
 
 def explored_draws(theta):

@@ -25,6 +25,7 @@ from terrazzo.auto.hunt import Mode, features, modes_apart
 from terrazzo.auto.plan import Plan, compared, set_apart, thinned
 from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
 from terrazzo.transports import posterior_log_weights
@@ -40,7 +41,6 @@ from terrazzo.verdict.coverage import (
     start_r_hat,
 )
 
-FEWEST = 4  # draws a chain, without which nothing has an error
 LOST = "a mode may be lost: train the transport longer or on more draws, or use parallel_tempering"
 LONGER = "explore longer: allow more seconds, or tz.Exploration(max_rounds=...)"
 
@@ -82,7 +82,7 @@ def comparison(
     """The comparison of final draws, (chain, draw, dim), with what a plan carries."""
     weights = None
     theta, log_prob = compared(theta, log_prob, policy)
-    if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= FEWEST:
+    if plan.weighed is not None and plan.transport is not None and theta.shape[1] >= MIN_DRAWS:
         part = thinned(theta, policy.most_weighed)
         weights = np.asarray(posterior_log_weights(jax.random.fold_in(key, 1), plan.transport, target, part), float)
     moments = moments_of(features(theta, log_prob))
@@ -94,13 +94,13 @@ def comparison(
 
 def all_checks(c: Comparison, *, is_stopped: Callable[[], bool] = lambda: False) -> tuple[Check, ...]:
     """All checks that apply; those left when `is_stopped` says so count as not made."""
-    if c.theta.shape[1] < FEWEST:
+    if c.theta.shape[1] < MIN_DRAWS:
         return ()
     found: list[Check] = []
     for n, check in enumerate(CHECKS):
         if is_stopped():
             advice = "the comparison was interrupted: let it finish"
-            found.append(Check("comparisons made", float(n), float(len(CHECKS)), False, advice, UNCHECKED))
+            found.append(Check.at_least("comparisons made", float(n), float(len(CHECKS)), advice, grade=UNCHECKED))
             break
         found += check(c)
     return tuple(found)
@@ -112,7 +112,7 @@ def estimates(c: Comparison) -> dict[str, LogZ]:
     weighed, explored = c.plan.weighed, c.plan.explored
     if weighed is not None:
         found["importance"] = weighed.evidence
-        if c.log_weights is not None and c.log_weights.shape[1] >= FEWEST:
+        if c.log_weights is not None and c.log_weights.shape[1] >= MIN_DRAWS:
             found["bridge"] = bridge_log_z(weighed.own_log_weights, c.log_weights)
     if explored is not None and explored.evidence is not None:
         found["tempering"] = explored.evidence
@@ -126,21 +126,21 @@ def exploration_check(c: Comparison) -> Iterator[Check]:
     """Whether the exploration was long enough and its ladders agree."""
     explored, least, most = c.plan.explored, float(c.policy.explored_draws), c.policy.explored_r_hat
     kept = 0.0 if explored is None else float(explored.log_prob.shape[1])
-    yield Check("draws of the exploration", kept, least, kept >= least, LONGER, UNCHECKED)
+    yield Check.at_least("draws of the exploration", kept, least, LONGER, grade=UNCHECKED)
     if explored is not None:
         name = "R-hat of the exploration"
-        yield Check(name, explored.r_hat, most, explored.r_hat <= most, LONGER, UNCHECKED)
+        yield Check.at_most(name, explored.r_hat, most, LONGER, grade=UNCHECKED)
 
 
 def draws_check(c: Comparison) -> Iterator[Check]:
     """Means of log pi and of every coordinate, final against tempered draws."""
     explored = c.plan.explored
-    if explored is None or explored.log_prob.shape[1] < FEWEST:
+    if explored is None or explored.log_prob.shape[1] < MIN_DRAWS:
         return
     if np.ptp(c.theta, axis=(0, 1)).max() == 0:
         share, least = float((explored.theta == c.theta[0, 0]).all(axis=-1).mean()), c.policy.point_share
         advice = "all chains sit in one configuration, but tempering does not: explore longer"
-        yield Check(POINT_MASS, share, least, share >= least, advice, is_independent=True)
+        yield Check.at_least(POINT_MASS, share, least, advice, is_independent=True)
         return
     tempered = moments_of(features(*compared(explored.theta, explored.log_prob, c.policy)))
     out = compare(tempered, c.moments)
@@ -148,7 +148,7 @@ def draws_check(c: Comparison) -> Iterator[Check]:
     if c.plan.has_modes:
         grade, advice = UNCHECKED, "tempering missed a mode that was hunted and learned: it cannot confirm draws"
     name = "difference from tempered draws (s.e.)"
-    yield Check(name, out.z, out.limit, out.z <= out.limit, advice, grade, is_independent=True)
+    yield Check.at_most(name, out.z, out.limit, advice, grade=grade, is_independent=True)
 
 
 def others_check(c: Comparison) -> Iterator[Check]:
@@ -156,7 +156,7 @@ def others_check(c: Comparison) -> Iterator[Check]:
     others = c.plan.others
     count = 0.0 if others is None else float(len(others.theta))
     advice = "there was no time to start chains elsewhere: allow more seconds"
-    yield Check("chains from hunted starts", count, 1.0, count >= 1, advice, UNCHECKED)
+    yield Check.at_least("chains from hunted starts", count, 1.0, advice, grade=UNCHECKED)
     if others is None:
         return
     evidence = None if c.plan.explored is None else c.plan.explored.evidence
@@ -165,11 +165,11 @@ def others_check(c: Comparison) -> Iterator[Check]:
     worst = max(missed, key=lambda mode: mode.log_prob, default=None)
     advice = "" if worst is None else _advice(worst, is_learned=c.plan.transport is not None)
     name = "chains that stay where they were started"
-    yield Check(name, float(len(missed)), 0.0, not missed, advice, is_independent=True)
+    yield Check.at_most(name, float(len(missed)), 0.0, advice, is_independent=True)
     if len(modes) > len(missed):
         most = max(mode.most for mode in modes if mode.is_negligible)
         advice = "chains stay in modes whose share of Z is negligible"
-        yield Check("share of modes left out", most, 0.0, False, advice, NOTE)
+        yield Check("share of modes left out", value=most, threshold=0.0, passed=False, advice=advice, grade=NOTE)
 
 
 def _advice(mode: Mode, *, is_learned: bool) -> str:
@@ -189,7 +189,10 @@ def starts_check(c: Comparison) -> Iterator[Check]:
     is_pushed, most = c.plan.is_from_transport, c.policy.good_r_hat
     if is_pushed.any() and not is_pushed.all():
         value = start_r_hat(features(c.theta, c.log_prob), is_pushed)
-        yield Check("R-hat between starts", value, most, not value > most, LOST, is_independent=True)
+        yield Check(
+            "R-hat between starts", value=value, threshold=most, passed=not value > most, advice=LOST,
+            is_independent=True,
+        )  # fmt: skip
 
 
 def weights_check(c: Comparison) -> Iterator[Check]:
@@ -198,9 +201,12 @@ def weights_check(c: Comparison) -> Iterator[Check]:
     if weighed is None or explored is None:
         return
     share, error = share_beyond(weighed.own_log_weights, weighed.tempered_log_weights)
-    is_fine = share - 3 * error <= policy.share_beyond
+    is_fine = share - policy.sure_errors * error <= policy.share_beyond
     advice = "the transport misses part of the mass, which only local moves reach: train it longer"
-    yield Check("tempered draws beyond the transport", share, policy.share_beyond, is_fine, advice, NOTE)
+    yield Check(
+        "tempered draws beyond the transport", value=share, threshold=policy.share_beyond, passed=is_fine,
+        advice=advice, grade=NOTE,
+    )  # fmt: skip
     if c.log_weights is not None and not c.plan.has_modes:
         # Only draws that training has not seen (those it has seen are lighter), and only whether they are beyond.
         both = (weighed.tempered_log_weights, c.log_weights)
@@ -209,7 +215,7 @@ def weights_check(c: Comparison) -> Iterator[Check]:
         own = (set_apart(explored, explored.log_prob, policy), thinned(c.log_prob, policy.most_weighed))
         out = disagreement(*[np.stack(pair, axis=-1) for pair in zip(beyond, own, strict=True)], alpha=policy.alpha)
         name = "the same, tempered against final (s.e.)"
-        yield Check(name, out.z, out.limit, out.z <= out.limit, LOST, is_independent=True)
+        yield Check.at_most(name, out.z, out.limit, LOST, is_independent=True)
 
 
 def evidence_check(c: Comparison) -> Iterator[Check]:
@@ -226,7 +232,10 @@ def evidence_check(c: Comparison) -> Iterator[Check]:
         passed = gap <= policy.evidence_gap or is_close
         grade = NOT_TRUSTED if c.plan.uses_transport and has_error else NOTE
         label = f"log Z, {name} against tempering (s.e.)"
-        yield Check(label, gap, policy.evidence_gap, passed, LOST, grade, is_independent=True)
+        yield Check(
+            label, value=gap, threshold=policy.evidence_gap, passed=passed, advice=LOST, grade=grade,
+            is_independent=True,
+        )  # fmt: skip
 
 
 def constants_check(c: Comparison) -> Iterator[Check]:
@@ -246,7 +255,7 @@ def constants_check(c: Comparison) -> Iterator[Check]:
             odds = np.exp(evaluate(c.target, changed).reshape(len(rows), -1) - here[:, None]).sum(axis=1)
         expected = max(expected, float(c.log_prob.size * np.mean(odds / (1.0 + odds))))
     advice = "a coordinate never changed, although its conditional says that it should: check the sampler's options"
-    yield Check("changes due of constants", expected, policy.changes_due, expected <= policy.changes_due, advice)
+    yield Check.at_most("changes due of constants", expected, policy.changes_due, advice)
 
 
 CHECKS: tuple[Callable[[Comparison], Iterator[Check]], ...] = (

@@ -27,13 +27,38 @@ class Local(NamedTuple):
         name: Its name in the registry.
         options: Keyword arguments of its factory.
         moves: How many of its steps touch about all coordinates once.
-        tuning_steps: Steps of the pooled chains in which its parameters are found.
+        has_brief_tuning: Whether its parameters are found in few steps.
     """
 
     name: str
     options: dict[str, Any]
     moves: int
-    tuning_steps: int = 400
+    has_brief_tuning: bool = False
+
+
+class Candidate(NamedTuple):
+    """What is measured: options of the hybrid sampler."""
+
+    label: str
+    options: dict[str, Any]
+    local: Local
+    num_local: int
+    uses_transport: bool
+
+
+def alone(local: Local, num_local: int) -> Candidate:
+    """Local moves alone."""
+    options = {"local": local.name, "local_options": local.options, "num_local": jnp.asarray(num_local, jnp.int32)}
+    return Candidate(f"{num_local} x {local.name}", options, local, num_local, False)
+
+
+def paired(local: Local, num_local: int, rounds: int, scale: float | None = None) -> Candidate:
+    """A jump, then local moves; with a scale, a jump that keeps a part of z."""
+    options = alone(local, num_local).options | {"move": "independence", "num_rounds": rounds}
+    if scale is None:
+        return Candidate(f"transport + {num_local} x {local.name}", options, local, num_local, True)
+    options |= {"move": "pcn", "scale": jnp.asarray(scale, jnp.result_type(float))}
+    return Candidate(f"pCN {scale} + {num_local} x {local.name}", options, local, num_local, True)
 
 
 def _gibbs(target: Target) -> Local:
@@ -104,16 +129,16 @@ def exploring_kernel(target: Target, policy: Policy = CPU, num_tied: int = 0) ->
 
     Args:
         target: The target.
-        policy: From how many values on slices are used, and so on.
+        policy: How many moves come between two swaps.
         num_tied: How many sites must change together for single sites not to be cut off (`reach`); 0 if they are not.
     """
     if num_tied:
         local = _joint(target, num_tied, policy)
-        return local.name, local.options, max(1, local.moves // 2)
+        return local.name, local.options, max(1, int(policy.tied_sweeps_a_round * local.moves))
     if target.running is not None:  # hot replicas change half of the sites that they redraw
-        return "gibbs", {"num_updates": max(2, target.space.num_dims // 4)}, 1
+        return "gibbs", {"num_updates": max(2, int(policy.sweeps_a_round * target.space.num_dims))}, 1
     local = _clusters(target, policy, is_symmetric=True) or _gibbs(target)
-    return local.name, local.options, max(1, local.moves // 4)
+    return local.name, local.options, max(1, int(policy.sweeps_a_round * local.moves))
 
 
 def candidates(target: Target, policy: Policy = CPU, num_tied: int = 0) -> list[Local]:
@@ -129,10 +154,10 @@ def candidates(target: Target, policy: Policy = CPU, num_tied: int = 0) -> list[
         found = [_gibbs(target)]
         if space.is_ordered.all() and space.max_size > 2:
             if space.num_dims <= policy.largest_covariance:
-                found.insert(0, Local("integer_metropolis", {}, 16))
-            found.insert(0, Local("discontinuous_hmc", {}, 1, tuning_steps=40))  # one number, and its steps are long
+                found.insert(0, Local("integer_metropolis", {}, policy.metropolis_moves))
+            found.insert(0, Local("discontinuous_hmc", {}, 1, has_brief_tuning=True))
         elif target.has_gradient and target.running is None and not may_hang(target):  # a running sweep is far cheaper
-            found.append(Local("discrete_langevin", {}, 4))
+            found.append(Local("discrete_langevin", {}, policy.langevin_moves))
         clusters, trees = _clusters(target, policy), _trees(target, policy)
         found = [*([clusters] if clusters else []), *found[:1], *([trees] if trees else []), *found[1:]]
     return [local for local in found if _applies(target, local)]

@@ -179,7 +179,7 @@ def passed_over(table: Table, best: Measured, policy: Policy) -> frozenset[str]:
 
 
 def needs_longer_look(table: Table) -> bool:
-    """Whether it is open if local moves are slow or shut in: something else could be taken, and nothing has met."""
+    """Whether it is open if local moves are slow or trapped: something else could be taken, and nothing has met."""
     left = [row for row in table.rows if row.label not in table.passed_over]
     return len(left) > 1 and all(row.agreement == APART for row in left)
 

@@ -211,7 +211,10 @@ def _begin(
     num_ladders = num_ladders or default_ladders(target, policy)
     problem = Problem(target, None, prepared_tempering(target, policy, num_tied))
     betas = default_ladder(policy.first_rungs)
-    chains = Chains(devices.make_mesh(num_ladders), spec, problem, policy.block, _at(betas), is_brief=True)
+    chains = Chains(
+        mesh=devices.make_mesh(num_ladders), spec=spec, problem=problem, length=policy.block, parameters=_at(betas),
+        is_brief=True,
+    )  # fmt: skip
     states = chains.start(init_key, np.resize(starts, (num_ladders, target.space.num_dims)))
     return _Ladders(
         chains=chains, states=states, betas=betas, rejections=np.zeros(len(betas) - 1), num_rounds=0,
@@ -275,10 +278,10 @@ def _explored(
             thin_key, context, ladders, first, count, thins[-1], "exploration", fewest=policy.fewest_rounds - first
         )
         blocks.append(rows)
-        kept = blocks[len(blocks) // 3 :]  # the first third may still carry the starts
+        kept = blocks[len(blocks) // policy.starting_part :]
         whole = {name: np.concatenate([b[name] for b in kept], axis=1) for name in kept[0]}
-        if len(blocks) < 3:  # the same, within a block
-            skipped = whole["log_prob"].shape[1] // 3
+        if len(blocks) < policy.starting_part:  # the same, within a block
+            skipped = whole["log_prob"].shape[1] // policy.starting_part
             whole = {name: values[:, skipped:] for name, values in whole.items()}
         r_hat, least = worst_agreement(whole["theta"], whole["log_prob"], policy)
         context.progress.update(ladders.num_rounds, worst_r_hat=r_hat)

@@ -136,10 +136,10 @@ def _starts(
 ) -> np.ndarray:
     """Where a batch of quenches begins: by turns draws, plain random configurations, and the best of many random."""
     space, num = target.space, policy.hunt_rows
-    if turn % 4 == 0:
+    if turn % policy.hunt_cycle == 0:
         flat = draws.reshape(-1, space.num_dims)
         return flat[rng.integers(0, len(flat), num)].astype(np.int32)
-    if turn % 4 == 1:
+    if turn % policy.hunt_cycle == 1:
         scanned = rng.integers(0, space.sizes, (policy.scanned, space.num_dims)).astype(np.int32)
         return scanned[np.argsort(-evaluate(target, scanned), kind="stable")[:num]]
     rows = rng.integers(0, space.sizes, (num, space.num_dims)).astype(np.int32)
@@ -150,7 +150,7 @@ def _starts(
     except StartError:  # impossible nearly everywhere: begin from draws that were shaken
         flat = draws.reshape(-1, space.num_dims)
         rows = flat[rng.integers(0, len(flat), num)].astype(np.int32)
-        is_shaken = rng.random(rows.shape) < 0.5
+        is_shaken = rng.random(rows.shape) < policy.shaken_share
         return np.where(is_shaken, rng.integers(0, space.sizes, rows.shape), rows).astype(np.int32)
 
 

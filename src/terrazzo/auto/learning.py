@@ -79,13 +79,14 @@ def _stages(explored: Explored, num_steps: int, rival: Rival | None, policy: Pol
     reverse, first = reverse_kl("score_function"), max(1, int(policy.forward_share * num_steps))
     return (
         _Stage(
-            "learning from the draws", forward_kl(buffer), forward_kl(apart), first, None,
-            {"patience": policy.forward_patience},
+            name="learning from the draws", objective=forward_kl(buffer), checked=forward_kl(apart), num_steps=first,
+            rival=None, options={"patience": policy.forward_patience},
         ),
         _Stage(
-            "learning from the target", forward_kl(buffer, weight=policy.forward_weight, reverse=reverse),
-            forward_kl(apart, weight=0.5, reverse=reverse), max(1, num_steps - first), rival,
-            {"enough_is_ess": policy.enough_is_ess, "check_first": rival is not None},
+            name="learning from the target",
+            objective=forward_kl(buffer, weight=policy.forward_weight, reverse=reverse),
+            checked=forward_kl(apart, weight=0.5, reverse=reverse), num_steps=max(1, num_steps - first), rival=rival,
+            options={"enough_is_ess": policy.enough_is_ess, "check_first": rival is not None},
         ),
     )  # fmt: skip
 
@@ -148,7 +149,7 @@ def learn(
 
 
 class _Watch:
-    """Ends a stage when its budget is spent, or when it cannot pay any more; times its steps meanwhile."""
+    """Ends a stage when its budget is spent, or when it cannot pay any more, and times its steps."""
 
     def __init__(self, stage: _Stage, mean_log_prob: float, batch_size: int, least_seconds: float, budget: Budget):
         self.stage, self.mean_log_prob, self.batch_size, self.budget = stage, mean_log_prob, batch_size, budget

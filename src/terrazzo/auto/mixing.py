@@ -46,7 +46,7 @@ def relaxation(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> float
     """Records in which what tells chains apart decays by 1/e; infinite if it does not decay.
 
     With m_a the mean of a chain in the a-th quarter of its (standardised) records, C(k) = E[m_a' B m_(a+k)] falls as
-    exp(-k t), or stays where it is if chains are shut in. B is the covariance of the means of the other half of the
+    exp(-k t), or stays where it is if chains are trapped. B is the covariance of the means of the other half of the
     chains, which gives weight to the directions in which chains differ most, or the identity: the slower one counts.
 
     Args:
@@ -62,7 +62,7 @@ def relaxation(theta: np.ndarray, log_prob: np.ndarray, policy: Policy) -> float
     halves = (slice(None, None, 2), slice(1, None, 2))
     weighted = [means[:, a] @ means[:, b].mean(axis=0).T for a, b in (halves, halves[::-1])]
     left = max(_share_left([means]), _share_left(weighted))
-    return np.inf if left > policy.stuck_share else 2 * size / -np.log(max(left, 1e-3))
+    return np.inf if left > policy.stuck_share else 2 * size / -np.log(max(left, policy.least_left))
 
 
 def _share_left(views: list[np.ndarray]) -> float:

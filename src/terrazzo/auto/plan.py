@@ -97,7 +97,7 @@ class Plan(NamedTuple):
     def chains(self, target: Target, mesh: Mesh, length: int) -> Chains:
         """The kernel and its chains."""
         problem = Problem(target, self.transport if self.uses_transport else None, self.options)
-        return Chains(mesh, REGISTRY[self.sampler], problem, length, is_brief=self.is_brief)
+        return Chains(mesh=mesh, spec=REGISTRY[self.sampler], problem=problem, length=length, is_brief=self.is_brief)
 
 
 def thinned(draws: Any, limit: int) -> np.ndarray:

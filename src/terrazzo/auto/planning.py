@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo.auto.candidates import Local, candidates
+from terrazzo.auto.candidates import Local, alone, candidates
 from terrazzo.auto.context import Context
 from terrazzo.auto.decisions import Choice, Measured, Table, choose, favourite, local_rows, rival_of
 from terrazzo.auto.exploration import Explored, default_ladders, explore
@@ -25,7 +25,6 @@ from terrazzo.auto.learning import Learned, learn
 from terrazzo.auto.plan import Plan, Weighed, set_apart
 from terrazzo.auto.race import (
     Trial,
-    alone,
     compile_ahead,
     measure,
     tempering_ahead,
@@ -75,7 +74,7 @@ def make_plan(context: Context, request: Request) -> Plan:
     num_tied = cut_off(np.random.default_rng(0), target, anywhere, policy, is_strict=True).num_sites
     locals_ = _local_kernels(context, num_tied) if request.fixed is None else []
     blank = np.zeros((context.num_chains, target.space.num_dims), np.int32)
-    trial = Trial(context, trial_key, blank, "local trial", trial_seconds(context))
+    trial = Trial(context=context, key=trial_key, starts=blank, phase="local trial", seconds=trial_seconds(context))
     explored = None
     if request.exploration is not None:
         ahead = chain(
@@ -113,7 +112,7 @@ def make_plan(context: Context, request: Request) -> Plan:
 def plan_with_modes(context: Context, request: Request, plan: Plan, theta: np.ndarray, log_prob: np.ndarray) -> Plan:
     """The plan with a transport that is learned from the draws of further modes too, (mode, draw, dim).
 
-    A quarter of the chains start in these modes: moves that cannot leave them are then seen to fail.
+    Some of the chains start in these modes: moves that cannot leave them are then seen to fail.
     """
     explored = plan.explored
     assert explored is not None
@@ -127,10 +126,10 @@ def plan_with_modes(context: Context, request: Request, plan: Plan, theta: np.nd
     found, note = _with_transport(
         context, request, plan._replace(has_modes=True, others=None), request.transport, both, None, keys
     )
-    num_there = max(1, context.num_chains // 4)
+    num_there = max(1, int(context.policy.modes_share * context.num_chains))
     starts = np.concatenate([found.starts[:-num_there], np.resize(theta[:, -1], (num_there, theta.shape[-1]))])
     found = found._replace(starts=starts.astype(np.int32))
-    trial = Trial(context, trial_key, found.starts, "trial", trial_seconds(context))
+    trial = Trial(context=context, key=trial_key, starts=found.starts, phase="trial", seconds=trial_seconds(context))
     tried = None
     if plan.choice is not None:  # what was measured from starts that did not know all modes is forgotten
         context.progress.phase("trying local moves", None, "candidates")

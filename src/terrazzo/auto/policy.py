@@ -87,10 +87,17 @@ class Policy:
     fewest_kept: int = 32
     """draws a ladder: with fewer, neither agreement nor log Z can be judged; nine looked independent by chance
     [test_warmup: too few rounds]"""
+    starting_part: int = 3
+    """one in so many: of the rounds kept, the first ones, which may still carry the starts and are left out
+    [test_warmup: lost modes]"""
     even_blocks: int = 4
     """blocks: in which every round is kept; then the thinning doubles with every second block [test_warmup]"""
     held_out_share: float = 0.2
     """of the draws: kept from training, to judge a transport [test_warmup: the divergence predicts]"""
+    sweeps_a_round: float = 0.25
+    """sweeps: of local moves between two swaps of a ladder; one move at least [benchmarks/default_sampler.py]"""
+    tied_sweeps_a_round: float = 0.5
+    """sweeps: the same, of joint redraws, where single sites are cut off [test_never_wrong: tied bits]"""
     good_r_hat: float = 1.02
     """R-hat: of ladders, or of starts, that agree [test_warmup: lost modes]"""
     good_ess: float = 400.0
@@ -125,7 +132,18 @@ class Policy:
     largest_block: int = 256
     """configurations: of a block that is redrawn jointly [test_never_wrong: asia]"""
 
+    metropolis_moves: int = 16
+    """steps: of integer Metropolis that are tried as one sweep [benchmarks/which_sampler.py]"""
+    langevin_moves: int = 4
+    """steps: of discrete Langevin, the same [benchmarks/which_sampler.py]"""
+
     # ---- the trial
+    tuning_steps: int = 400
+    """steps: of all chains, in which the parameters of a candidate are found [benchmarks/default_sampler.py]"""
+    brief_tuning_steps: int = 40
+    """steps: the same for discontinuous HMC, which has one parameter and long steps [the same]"""
+    settling_share: float = 0.25
+    """of a stretch: run before it, and not recorded [the same]"""
     records: int = 64
     """draws a chain: of a stretch [benchmarks/default_sampler.py]"""
     fewest_records: int = 8
@@ -136,6 +154,10 @@ class Policy:
     """of max_seconds: of a candidate, where that is longer [the same]"""
     timing_seconds: float = 0.2
     """seconds: in which a step is timed [the same]"""
+    timing_share: float = 0.25
+    """of `timing_seconds`: a timed stretch that takes less is followed by a longer one [the same]"""
+    timing_growth: int = 4
+    """ratio: of the steps of two timed stretches [the same]"""
     most_timed: int = 4096
     """steps: of one timed stretch [the same]"""
     clear_ess: float = 8.0
@@ -160,6 +182,8 @@ class Policy:
     """of the best worth: closer than trials this short can tell [test_warmup: in limited time]"""
     low_quantile: float = 0.05
     """of the coordinates: the worst of them are left out of the least ESS [benchmarks/default_sampler.py]"""
+    least_left: float = 1e-3
+    """of what tells chains apart: less than this is not told from nothing in a trial [test_warmup: stuck]"""
     stuck_share: float = 0.5
     """of what tells chains apart: left after half of a trial; the rest may never decay [test_warmup: stuck]"""
     low_acceptance: float = 0.05
@@ -194,6 +218,12 @@ class Policy:
     """rounds: the same where the thinning was asked for: its largest divisor up to this [the same]"""
 
     # ---- the transport
+    largest_learned: int = 128
+    """coordinates: up to which a transport is learned unasked; a step of training takes as many network passes
+    [benchmarks/default_sampler.py]"""
+    learning_run_seconds: float = 90.0
+    """seconds: of a whole run; in a shorter one there is no time to compile and train a transport
+    [benchmarks/default_sampler.py --seconds]"""
     learning_seconds: float = 30.0
     """seconds: what learning, weighing and trying a transport costs on two cores (24 to 60 measured); none is begun to
     save less [benchmarks/first_result.py]"""
@@ -243,6 +273,8 @@ class Policy:
     [test_warmup: the divergence predicts]"""
     optimism: float = 2.0
     """ratio: of powers; progress is not even [test_warmup: progress]"""
+    pushed_a_chain: int = 16
+    """draws a chain: of a transport, among which possible starts are looked for [test_inference]"""
     own_draws: int = 8192
     """draws: of the transport that are weighed [test_warmup: lost modes]"""
     most_weighed: int = 4096
@@ -279,12 +311,19 @@ class Policy:
     [test_never_wrong: parts of a mixture]"""
     most_optima: int = 64
     """optima: that are kept [test_never_wrong: the table]"""
+    hunt_cycle: int = 4
+    """batches: of which one begins from draws and one from the best of many random configurations, the others from
+    plain random ones [test_never_wrong: the table]"""
+    shaken_share: float = 0.5
+    """of the sites: redrawn in draws to quench from, where nearly all configurations are impossible [the same]"""
     scanned: int = 2**14
     """configurations: random ones, of which the best are quenched [test_never_wrong: narrow modes]"""
     stirring_sweeps: int = 4
     """Gibbs sweeps: from an optimum into what is typical around it [test_never_wrong: narrow modes]"""
     mode_copies: int = 64
     """draws: of each mode that was missed, to learn from [test_never_wrong: narrow modes]"""
+    modes_share: float = 0.25
+    """of the chains: start in modes that were missed; moves that cannot leave them are then seen to fail [the same]"""
     apart_share: float = 0.1
     """of the coordinates: optima that differ in fewer are taken for one [test_never_wrong: the table]"""
     negligible: float = 1e-3
@@ -301,6 +340,8 @@ class Policy:
     """(sites, changes): random changes of so many sites, of each draw [test_never_wrong: tied bits, asia]"""
     reach_swaps: int = 128
     """exchanges: of two values, of each draw [test_never_wrong: the table]"""
+    reach_batch: int = 2**24
+    """numbers: of the configurations that are evaluated in one call, 64 MiB [test_never_wrong: tied bits]"""
     comparable: float = 4.605
     """nats: a configuration so much below the draw is not worth reaching (a factor 100) [test_never_wrong: slopes]"""
     blocked: float = 12.0
@@ -319,6 +360,8 @@ class Policy:
     """draws a ladder: the same [test_never_wrong: too short an exploration]"""
     share_beyond: float = 0.02
     """of tempered draws: heavier than any of the transport's own, without a note [test_warmup: lost modes]"""
+    sure_errors: float = 3.0
+    """standard errors: by which a share must be above that for the note [test_warmup: lost modes]"""
     point_share: float = 0.98
     """of tempered draws: in the one configuration of all chains [test_never_wrong: the table]"""
     evidence_gap: float = 5.0
@@ -338,7 +381,7 @@ class Policy:
 CPU = Policy()
 ACCELERATOR = dataclasses.replace(
     CPU, exploring_least_seconds=20.0, exploring_least_share=0.08, ladders=32, wide_ladders=16, filling=2**19,
-    first_rungs=24, least_rounds=1000, training_work=768_000, least_steps=3000, most_steps=12_000,
+    first_rungs=24, least_rounds=1000, largest_learned=256, training_work=768_000, least_steps=3000, most_steps=12_000,
     batch_size=4096, patience=6, compiles_while_timing=True, rounds_a_step=8, most_rounds_a_step=16,
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ later. What is measured goes into a `Table`; what to make of it is decided in `d
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo.auto.candidates import Local
+from terrazzo.auto.candidates import Candidate, Local, alone, paired
 from terrazzo.auto.context import Context
 from terrazzo.auto.decisions import (
     APART,
@@ -45,6 +45,7 @@ from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.runtime import devices
 from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.parts.base import Tuning
 from terrazzo.samplers.parts.ladders import default_ladder
 from terrazzo.transports import AbstractTransport
 
@@ -79,34 +80,6 @@ def trial_seconds(context: Context) -> float:
     return max(context.policy.trial_seconds, context.policy.trial_share * (context.budget.seconds or 0.0))
 
 
-# ---- candidates
-
-
-class Candidate(NamedTuple):
-    """What is measured: options of the hybrid sampler."""
-
-    label: str
-    options: dict[str, Any]
-    local: Local
-    num_local: int
-    uses_transport: bool
-
-
-def alone(local: Local, num_local: int) -> Candidate:
-    """Local moves alone."""
-    options = {"local": local.name, "local_options": local.options, "num_local": _int(num_local)}
-    return Candidate(f"{num_local} x {local.name}", options, local, num_local, False)
-
-
-def paired(local: Local, num_local: int, rounds: int, scale: float | None = None) -> Candidate:
-    """A jump, then local moves; with a scale, a jump that keeps a part of z."""
-    options = alone(local, num_local).options | {"move": "independence", "num_rounds": rounds}
-    if scale is None:
-        return Candidate(f"transport + {num_local} x {local.name}", options, local, num_local, True)
-    options |= {"move": "pcn", "scale": jnp.asarray(scale, jnp.result_type(float))}
-    return Candidate(f"pCN {scale} + {num_local} x {local.name}", options, local, num_local, True)
-
-
 def rounds_a_step(context: Context) -> int:
     """Rounds of the hybrid that one step plays: several on an accelerator, a divisor of the thinning asked for.
 
@@ -119,9 +92,21 @@ def rounds_a_step(context: Context) -> int:
 
 
 def _chains(trial: Trial, candidate: Candidate) -> Chains:
-    transport = trial.transport if candidate.uses_transport else None
-    problem = kernels.Problem(trial.context.target, transport, candidate.options)
-    return Chains(trial.context.mesh, REGISTRY["hybrid"], problem, trial.context.length, is_brief=True)
+    return _brief(trial, "hybrid", candidate.options, trial.transport if candidate.uses_transport else None)
+
+
+def _brief(trial: Trial, name: str, options: dict[str, Any], transport: AbstractTransport | None = None) -> Chains:
+    """Chains of a sampler, for loops that run not much longer than they compile."""
+    context = trial.context
+    problem = kernels.Problem(context.target, transport, options)
+    return Chains(mesh=context.mesh, spec=REGISTRY[name], problem=problem, length=context.length, is_brief=True)
+
+
+def _untuned(trial: Trial, local: Local, rule: Callable[..., Tuning]) -> tuple[Chains, Tuning]:
+    """Chains of a kernel with its first parameters, and the rule that finds better ones."""
+    tuning = rule(trial.context.target, **local.options)
+    first = tuning.parameters(tuning.init())
+    return _brief(trial, local.name, local.options)._replace(length=1, parameters=first), tuning
 
 
 # ---- what is measured
@@ -133,12 +118,11 @@ def compile_ahead(trial: Trial, locals_: list[Local]) -> Iterator[None]:
     for local in locals_:
         spec, options = REGISTRY[local.name], local.options
         if spec.tuning is not None:
-            tuning, problem = spec.tuning(context.target, **options), kernels.Problem(context.target, None, options)
-            chains = Chains(context.mesh, spec, problem, 1, tuning.parameters(tuning.init()), is_brief=True)
+            chains, tuning = _untuned(trial, local, spec.tuning)
             state = devices.replicate(context.mesh, tuning.init())
-            none = _int(0)
+            none = jnp.zeros((), jnp.int32)
             kernels.warm_up.lightly_optimised(
-                context.mesh, spec, problem, trial.key, none, none, _blank(trial, chains), state
+                context.mesh, spec, chains.problem, trial.key, none, none, _blank(trial, chains), state
             )
             yield
             options = {**options, **tuning.final(state)}
@@ -156,9 +140,7 @@ def tempering_ahead(trial: Trial, num_tied: int) -> Iterator[None]:
 
 
 def _compiled_tempering(trial: Trial, options: dict[str, Any]) -> Iterator[None]:
-    context = trial.context
-    problem = kernels.Problem(context.target, None, options)
-    chains = Chains(context.mesh, REGISTRY[TEMPERING], problem, context.length, is_brief=True)
+    chains = _brief(trial, TEMPERING, options)
     chains.draw(trial.key, _blank(trial, chains), 0, 0, 1)
     yield
 
@@ -186,8 +168,8 @@ def try_without(trial: Trial, locals_: list[Local], explored: Explored | None) -
     context, policy = trial.context, trial.context.policy
     context.progress.phase("trying local moves", None, "candidates")
     table = Table(
-        (), context.num_chains, context.num_draws, context.budget.seconds is not None,
-        tempered_r_hat=np.inf if explored is None else explored.r_hat,
+        rows=(), num_chains=context.num_chains, num_draws=context.num_draws,
+        is_limited=context.budget.seconds is not None, tempered_r_hat=np.inf if explored is None else explored.r_hat,
     )  # fmt: skip
     if explored is not None:
         table = table.with_row(measured_tempering(explored, context.num_chains, policy))
@@ -247,11 +229,12 @@ def _tuned(trial: Trial, local: Local) -> Local:
     spec, context = REGISTRY[local.name], trial.context
     if spec.tuning is None:
         return local
-    tuning, problem = spec.tuning(context.target, **local.options), kernels.Problem(context.target, None, local.options)
+    chains, tuning = _untuned(trial, local, spec.tuning)
     init_key, tune_key = jax.random.split(jax.random.fold_in(trial.key, 1))
-    chains = Chains(context.mesh, spec, problem, 1, tuning.parameters(tuning.init()), is_brief=True)
     found: dict[str, Any] = tuning.final(tuning.init())
-    for chunk in tune(chains, tuning, tune_key, chains.start(init_key, trial.starts), local.tuning_steps):
+    policy = context.policy
+    num_steps = policy.brief_tuning_steps if local.has_brief_tuning else policy.tuning_steps
+    for chunk in tune(chains, tuning, tune_key, chains.start(init_key, trial.starts), num_steps):
         _, found, rate = chunk.out
         if chunk.is_first:
             context.budget.add_compilation(chunk.seconds)
@@ -283,11 +266,11 @@ def measure(trial: Trial, candidate: Candidate) -> Measured:
     states = _first_step(trial, chains, candidate.label)
     seconds = _step_seconds(trial, chains, states)
     count = int(np.clip(trial.seconds / seconds, policy.fewest_records, policy.records))
-    most = max(1, int(trial.seconds / (count * seconds)))
+    most, settling = max(1, int(trial.seconds / (count * seconds))), int(policy.settling_share * count)
     thin, first, factor = -(-most // policy.records), 1, 1.0  # rounded up: the longest stretch comes third, not fourth
     while True:
-        states, _, _ = _stretch(trial, chains, states, first, count // 4, thin, candidate.label)
-        states, rows, fastest = _stretch(trial, chains, states, first + count // 4, count, thin, candidate.label)
+        states, _, _ = _stretch(trial, chains, states, first, settling, thin, candidate.label)
+        states, rows, fastest = _stretch(trial, chains, states, first + settling, count, thin, candidate.label)
         seconds = min(seconds, fastest)  # what is compiled beside it makes short stretches slow
         ess, plain = (f(rows["theta"], rows["log_prob"], policy) for f in (cautious_ess, least_ess))
         if factor != policy.longer_stretch and thin > 1 and plain >= policy.saturated_share * rows["log_prob"].size:
@@ -389,9 +372,6 @@ def _step_seconds(trial: Trial, chains: Chains, states: Any) -> float:
         elapsed = time.perf_counter() - tick
         spent += elapsed
         best = min(best, elapsed / thin)
-        thin = min(4 * thin, policy.most_timed) if elapsed < policy.timing_seconds / 4 else thin
+        if elapsed < policy.timing_share * policy.timing_seconds:
+            thin = min(policy.timing_growth * thin, policy.most_timed)
     return best
-
-
-def _int(value: int) -> Array:
-    return jnp.asarray(value, jnp.int32)

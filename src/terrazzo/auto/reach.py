@@ -19,8 +19,6 @@ from terrazzo.samplers.parts.reading import read_running, with_conditionals
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.target import Target
 
-BATCH_NUMBERS = 2**24  # coordinates of the configurations that are evaluated in one call
-
 
 class CutOff(NamedTuple):
     """What single sites do not reach.
@@ -76,13 +74,13 @@ def cut_off(
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
     rows = draws[rng.integers(0, len(draws), policy.reach_draws)].astype(np.int32)
     changes = _changes(rng, rows, space.sizes, policy)
-    values = _log_probs_after(target, rows, changes)
+    values = _log_probs_after(target, rows, changes, policy)
     here = evaluate(target, rows)[changes.at]
     is_comparable = np.isfinite(values) & np.isfinite(here) & (values >= here - policy.comparable)
     changes, values, here = changes.only(is_comparable), values[is_comparable], here[is_comparable]
     if not len(values):
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
-    best = _best_first_step(target, rows, changes, here)
+    best = _best_first_step(target, rows, changes, here, policy)
     is_cut = best == -np.inf if is_strict else best < np.minimum(here, values) - policy.blocked
     if not is_cut.any():
         return CutOff(np.zeros((0, space.num_dims), np.int32), 0)
@@ -93,9 +91,9 @@ def cut_off(
     return CutOff(to[np.sort(first)], int((cut.sites >= 0).sum(axis=1).min()))
 
 
-def _log_probs_after(target: Target, rows: np.ndarray, changes: Changes) -> np.ndarray:
+def _log_probs_after(target: Target, rows: np.ndarray, changes: Changes, policy: Policy) -> np.ndarray:
     """log pi after each change, in batches of one compiled size."""
-    size, out = int(np.clip(BATCH_NUMBERS // rows.shape[1], 1, len(changes.at))), []
+    size, out = int(np.clip(policy.reach_batch // rows.shape[1], 1, len(changes.at))), []
     for first in range(0, len(changes.at), size):
         numbers = np.arange(first, first + size) % len(changes.at)  # the last batch is filled up
         part = (jnp.asarray(x, jnp.int32) for x in changes.only(numbers))
@@ -112,7 +110,9 @@ def _after(target: Target, rows: Array, at: Array, sites: Array, values: Array) 
     return jax.vmap(one)(at, sites, values)
 
 
-def _best_first_step(target: Target, rows: np.ndarray, changes: Changes, here: np.ndarray) -> np.ndarray:
+def _best_first_step(
+    target: Target, rows: np.ndarray, changes: Changes, here: np.ndarray, policy: Policy
+) -> np.ndarray:
     """The largest log pi of the single changes that lead from a row towards each configuration.
 
     By conditionals where they are known: on a lattice of 4,096 sites 16 evaluations take the place of 30,000.
@@ -127,7 +127,7 @@ def _best_first_step(target: Target, rows: np.ndarray, changes: Changes, here: n
             gain = logits[single.at, site, single.values[:, 0]] - logits[single.at, site, rows[single.at, site]]
         best[number, place] = here[number] + np.where(np.isnan(gain), -np.inf, gain)
     else:
-        best[number, place] = _log_probs_after(target, rows, single)
+        best[number, place] = _log_probs_after(target, rows, single, policy)
     return best.max(axis=1)
 
 

@@ -15,6 +15,7 @@ from terrazzo.auto.plan import Plan, compared
 from terrazzo.auto.planning import Request, plan_with_modes
 from terrazzo.auto.policy import Policy
 from terrazzo.auto.reach import cut_off
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
 from terrazzo.engine.loop import draws, joined
 from terrazzo.verdict.coverage import moments_of
 
@@ -176,7 +177,7 @@ def other_starts(
 def new_modes(key: Array, context: Context, plan: Plan) -> np.ndarray:
     """Which of the chains that began elsewhere stayed in a mode of some weight that tempering did not find."""
     explored = plan.explored
-    if plan.others is None or explored is None or explored.log_prob.shape[1] < 4:
+    if plan.others is None or explored is None or explored.log_prob.shape[1] < MIN_DRAWS:
         return np.zeros(0, int)
     tempered = moments_of(features(*compared(explored.theta, explored.log_prob, context.policy)))
     found = modes_apart(key, context.target, plan.others, tempered, explored.evidence, context.policy)

@@ -20,7 +20,7 @@ def sampling_code(result: Result) -> int:
     return exit_code(result) if result.is_complete else INTERRUPTED
 
 
-def as_json(result: Result, *, has_summary: bool = True, has_checks: bool = False) -> str:
+def as_json(result: Result, *, has_checks: bool = False) -> str:
     """A result as JSON: NaN is null, infinity a text."""
     record: dict[str, Any] = {
         "verdict": {**result.verdict._asdict(), "is_trusted": result.verdict.is_trusted},
@@ -30,10 +30,8 @@ def as_json(result: Result, *, has_summary: bool = True, has_checks: bool = Fals
         "choice": result.choice, "seed": result.provenance.get("seed"), "log_z": result.log_z,
         "log_z_standard_error": result.log_z_standard_error,
         "log_z_verdict": None if result.log_z_verdict is None else result.log_z_verdict._asdict(),
-        "constant": result.constant,
+        "constant": result.constant, "summary": result._summary.to_dict(),
     }  # fmt: skip
-    if has_summary:
-        record["summary"] = result._summary.to_dict()
     if has_checks:
         record["checks"] = [check._asdict() for check in result.checks()]
         record["evidence"] = {name: value._asdict() for name, value in result.evidence_estimates.items()}

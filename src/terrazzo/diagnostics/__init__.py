@@ -9,9 +9,9 @@ from terrazzo.diagnostics.bridge import bennett, bridge_log_z
 from terrazzo.diagnostics.chains import ChainStatistics, describe, ess, mcse, rhat
 from terrazzo.diagnostics.evidence import LogZ, importance_summary, total_variation
 from terrazzo.diagnostics.paper import PaperESS, paper_ess
-from terrazzo.diagnostics.streaming import RunningRhat, fast_rhat
+from terrazzo.diagnostics.streaming import RunningRhat
 
 __all__ = [
-    "ChainStatistics", "LogZ", "PaperESS", "RunningRhat", "bennett", "bridge_log_z", "describe", "ess", "fast_rhat",
+    "ChainStatistics", "LogZ", "PaperESS", "RunningRhat", "bennett", "bridge_log_z", "describe", "ess",
     "importance_summary", "mcse", "paper_ess", "rhat", "total_variation",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
 FFT_CHUNK = 2**19  # numbers transformed at a time: what a cache holds
-MIN_DRAWS = 4
+MIN_DRAWS = 4  # a chain: each half of it needs two to vary
 
 
 def halves(draws: np.ndarray) -> np.ndarray:

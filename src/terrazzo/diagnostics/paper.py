@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
 from terrazzo.diagnostics.chains import MANY_NUMBERS, _checked, _coordinates, _in_parallel
 from terrazzo.errors import OptionError
 
@@ -81,7 +82,7 @@ def paper_ess(draws: Any, num_groups: int = 8) -> PaperESS:
     """
     array = _checked(draws)
     num_chains, num_draws = array.shape[:2]
-    if num_groups < 1 or num_chains % num_groups or num_draws < 4:
+    if num_groups < 1 or num_chains % num_groups or num_draws < MIN_DRAWS:
         raise OptionError(
             "num_groups", f"{num_groups} groups do not divide {num_chains} chains of {num_draws} draws", "use a divisor"
         )

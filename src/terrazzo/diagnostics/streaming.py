@@ -78,21 +78,3 @@ class RunningRhat:
         """The largest R-hat over coordinates that moved; NaN if none did or too little was seen."""
         values = self.r_hat()
         return float(np.nanmax(values)) if not np.isnan(values).all() else float("nan")
-
-
-def fast_rhat(draws: Any) -> np.ndarray:
-    """Classical split R-hat of each coordinate, without ranks: cheap, for progress lines.
-
-    Args:
-        draws: Shape (chain, draw, *shape).
-
-    >>> bool(fast_rhat(np.random.default_rng(0).integers(0, 9, (4, 500)))[()] < 1.02)
-    True
-    """
-    array = _checked(draws)
-    running = RunningRhat()
-    half = array.shape[1] // 2
-    for part in (array[:, :half], array[:, half:]):
-        if part.shape[1]:
-            running.update(part)
-    return running.r_hat().reshape(array.shape[2:])

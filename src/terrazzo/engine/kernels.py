@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from terrazzo.runtime.compilation import jit, jit_loop
 from terrazzo.runtime.devices import AXIS, REPLICAS, SITES, num_parts
-from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, as_float, select
+from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, Tuning, as_float, select
 from terrazzo.targets.target import Target
 
 _ALL, _SPLIT = PartitionSpec(), PartitionSpec(AXIS)
@@ -198,27 +198,8 @@ def draw(
         tuning = None if is_tuning is None else spec.tuning(problem.target, **problem.options)
         copies = _copies(mesh, spec, ids)
         ids, states = _copied(copies, (ids, states))
-        chain_keys = _chain_keys(key, ids)
+        step = _stepper(spec, problem, parameters, _chain_keys(key, ids), tuning, is_tuning)
         zeros = jnp.zeros(ids.shape, jnp.result_type(float))
-
-        frozen = build(spec, problem, parameters) if tuning is None else None
-
-        def step(number, states, tuning_state):
-            sampler = frozen
-            if sampler is None:
-                sampler = build(spec, problem, select(is_tuning, tuning.parameters(tuning_state), parameters))
-            keys = jax.vmap(lambda k: jax.random.fold_in(k, number))(chain_keys)
-            return jax.vmap(sampler.step)(keys, states)
-
-        if tuning is not None:
-            step = jax.jit(step)  # traced once, for its shapes and for the loop
-
-        def tuned(tuning_state, states, info):
-            if tuning is None:
-                return tuning_state
-            seen = _first(copies, jax.vmap(tuning.observe)(states, info))
-            learn = lambda state: tuning.update(state, _gathered(seen))
-            return jax.lax.cond(is_tuning, learn, lambda state: state, tuning_state)
 
         def record(states, acceptance, evaluations):
             row = {
@@ -235,7 +216,7 @@ def draw(
                 states, acceptance, evaluations, totals, tuning_state = carry
                 states, info = step((start + i) * thin + j, states, tuning_state)
                 totals = jax.tree.map(lambda total, x: total + x.astype(total.dtype), totals, _named(info))
-                tuning_state = tuned(tuning_state, states, info)
+                tuning_state = _learned(tuning, is_tuning, copies, tuning_state, states, info)
                 acceptance, evaluations = acceptance + info.acceptance_rate, evaluations + info.num_evaluations
                 return states, acceptance, evaluations, totals, tuning_state
 
@@ -260,6 +241,31 @@ def draw(
     outs = (_axes(mesh, spec), PartitionSpec(None, AXIS), _SPLIT, _ALL)
     args = (ids, problem, parameters, key, start, count, thin, states, tuning_state, is_tuning)
     return _sharded(mesh, local, specs, outs, *args)
+
+
+def _stepper(
+    spec: SamplerSpec, problem: Problem, parameters: dict, chain_keys: Array, tuning: Tuning | None, is_tuning: Any
+) -> Callable[[Array, Any, Any], tuple[Any, Any]]:
+    """`(number, states, tuning_state) -> (states, info)`: a step of all chains, by frozen or by tuned parameters."""
+    frozen = build(spec, problem, parameters) if tuning is None else None
+
+    def step(number: Array, states: Any, tuning_state: Any) -> tuple[Any, Any]:
+        sampler: Any = frozen
+        if tuning is not None:
+            sampler = build(spec, problem, select(is_tuning, tuning.parameters(tuning_state), parameters))
+        keys = jax.vmap(lambda k: jax.random.fold_in(k, number))(chain_keys)
+        return jax.vmap(sampler.step)(keys, states)
+
+    return step if tuning is None else jax.jit(step)  # traced once, for its shapes and for the loop
+
+
+def _learned(tuning: Tuning | None, is_tuning: Any, copies: Any, tuning_state: Any, states: Any, info: Any) -> Any:
+    """The tuning state after a step, updated while `is_tuning`."""
+    if tuning is None:
+        return tuning_state
+    seen = _first(copies, jax.vmap(tuning.observe)(states, info))
+    learn = lambda state: tuning.update(state, _gathered(seen))
+    return jax.lax.cond(is_tuning, learn, lambda state: state, tuning_state)
 
 
 def _kept(spec: SamplerSpec, problem: Problem, states: Any) -> dict[str, Array]:

@@ -72,9 +72,9 @@ def number(name: str, value: Any, *, above: float = 0.0, at_most: float = math.i
     return float(value)
 
 
-def finite(name: str, value: Any, remedy: str = DEFAULT) -> float:
+def finite(name: str, value: Any) -> float:
     """Any finite real number."""
-    return number(name, value, above=-math.inf, remedy=remedy)
+    return number(name, value, above=-math.inf)
 
 
 def array(name: str, value: Any, ndim: int, remedy: str) -> np.ndarray:
@@ -162,7 +162,7 @@ def memory(what: str, peak: float | int, remedy: str = "ask for less") -> None:
         raise OptionError("memory", f"{what} take {format_bytes(peak)}, and {format_bytes(left)} are left", remedy)
 
 
-def random_key(key: Any, name: str = "key") -> Array:
+def random_key(key: Any) -> Array:
     """A single JAX key (traced ones are fine)."""
     if isinstance(key, jax.Array):
         is_typed = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ()
@@ -170,14 +170,14 @@ def random_key(key: Any, name: str = "key") -> Array:
         if is_typed or is_raw:
             return key
     if is_integer(key):
-        raise OptionError(name, f"must be a JAX key, got the number {shown(key)}", f"jax.random.key({shown(key)})")
-    raise OptionError(name, f"must be one JAX key, got {shown(key)}", "e.g. jax.random.key(0)")
+        raise OptionError("key", f"must be a JAX key, got the number {shown(key)}", f"jax.random.key({shown(key)})")
+    raise OptionError("key", f"must be one JAX key, got {shown(key)}", "e.g. jax.random.key(0)")
 
 
-def seed_number(seed: Any, name: str = "seed") -> int:
+def seed_number(seed: Any) -> int:
     """A seed: any integer of 64 bits, not negative."""
     if not is_integer(seed) or not 0 <= int(seed) < SEEDS:
-        raise OptionError(name, f"must be an integer from 0 to 2^64 - 1, got {shown(seed)}", f"e.g. {name}=0")
+        raise OptionError("seed", f"must be an integer from 0 to 2^64 - 1, got {shown(seed)}", "e.g. seed=0")
     return int(seed)
 
 

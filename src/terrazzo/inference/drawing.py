@@ -57,9 +57,8 @@ class Drawing(NamedTuple):
         s, part = self.settings, self.part
         each = bytes_a_draw(self.target.space, keep_latent=s.keep_latent) if s.keep is None else s.keep.num_bytes
         size = len(part) * s.draws * each
-        kept = Kept(s.draws, part, is_stored=isinstance(self.store, Checkpoint) and size > STORED_BYTES)
-        if isinstance(self.store, Checkpoint):
-            self.store.is_only_copy = kept.is_stored or self.team.size > 1
+        kept = Kept(s.draws, part, is_stored=self.store.is_lasting and size > STORED_BYTES)
+        self.store.is_only_copy = kept.is_stored or self.team.size > 1
         monitor = RunningRhat()
         for chains, first, rows in self.store.stored_rows(part):
             kept.add(rows, chains, first)
@@ -89,7 +88,7 @@ class Drawing(NamedTuple):
         s, chains, done, leaves = self.settings, segment.chains, segment.done, segment.leaves
         if done >= until:
             return segment
-        if isinstance(self.store, Checkpoint) and self.team.is_first:
+        if self.team.is_first:
             self.store.forget_result()
         own = ready.chains.of_part(chains)
         states = jax.tree.map(lambda x: x[chains.start : chains.stop], ready.states)  # where warm-up left them

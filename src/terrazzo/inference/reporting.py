@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from terrazzo.auto import (
 )
 from terrazzo.auto.plan import thinned
 from terrazzo.diagnostics import LogZ
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
 from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks, mixed_choice
@@ -45,7 +47,6 @@ from terrazzo.verdict.checks import ENUMERATED, EXACT, NOT_TRUSTED, NOTE, STORED
 
 ALL_SUMMED = "the sum over all configurations"
 LOOKED_BYTES, LEAST_LOOKED = 2**26, 16  # of draws on disk that checks look at: bytes, and draws a chain at least
-BRIDGE_DRAWS = 8192  # of the transport, for a bridge to the draws of a mixed run
 LONGEST_SHOWN = 1000  # numbers of a tuned parameter, or of a field of `Info`, that a result writes down
 
 
@@ -108,49 +109,41 @@ class Reporter(NamedTuple):
         s, space = self.settings, self.target.space
         numbers = census.draw(s.seed, s.chains, s.draws)
         theta = np.stack(np.unravel_index(numbers, space.sizes), axis=-1).astype(space.dtype)
-        stats = {
-            "log_prob": census.log_prob[numbers],
-            "acceptance_rate": np.ones(numbers.shape),
-            "num_evaluations": np.zeros(numbers.shape, np.int32),
-        }
-        number = float(space.num_states)
-        choice = {"chosen": "exact", "reason": f"all {space.num_states} configurations were evaluated", "trial": []}
-        evidence = LogZ(census.log_z, 0.0, float(numbers.size), float("nan"))
-        return Result(
-            space=space,
-            theta=theta,
-            sample_stats=stats,
-            evidence=evidence,
-            evidence_estimates={"exact": evidence},
-            log_z_verdict=Verdict(EXACT, ALL_SUMMED),
-            provenance=self._provenance(1, {}, {"chosen": "exact", "warm-up": {"choice": choice}}, {}, {}),
-            model=self.settings.model,
-            extra_checks=(
-                Check(ENUMERATED, number, number, True, "", is_independent=True),
-                precision_check(self.target, theta, stats["log_prob"]),
-            ),
+        log_prob, number = census.log_prob[numbers], float(space.num_states)
+        checks = (
+            Check.at_least(ENUMERATED, number, number, "", is_independent=True),
+            precision_check(self.target, theta, log_prob),
         )
+        evidence = LogZ(census.log_z, 0.0, float(numbers.size), float("nan"))
+        reason = f"all {space.num_states} configurations were evaluated"
+        return self._exact(theta, log_prob, evidence, reason, checks)
 
     def eliminated(self, drawn: Drawn) -> Result:
         """Independent draws by elimination."""
         width = f"{drawn.checks[0].value:.0f}"
         reason = f"all sites were summed out exactly, one after the other (treewidth {width})"
+        theta = drawn.theta.astype(self.target.space.dtype)
+        return self._exact(theta, drawn.log_prob, drawn.evidence, reason, drawn.checks)
+
+    def _exact(
+        self, theta: np.ndarray, log_prob: np.ndarray, evidence: LogZ | None, reason: str, checks: tuple[Check, ...]
+    ) -> Result:
+        """Independent draws, with log Z exact."""
         own = {"chosen": "exact", "warm-up": {"choice": {"chosen": "exact", "reason": reason, "trial": []}}}
-        shape = drawn.log_prob.shape
         return Result(
             space=self.target.space,
-            theta=drawn.theta.astype(self.target.space.dtype),
+            theta=theta,
             sample_stats={
-                "log_prob": drawn.log_prob,
-                "acceptance_rate": np.ones(shape),
-                "num_evaluations": np.zeros(shape, np.int32),
+                "log_prob": log_prob,
+                "acceptance_rate": np.ones(log_prob.shape),
+                "num_evaluations": np.zeros(log_prob.shape, np.int32),
             },
-            evidence=drawn.evidence,
-            evidence_estimates={} if drawn.evidence is None else {"exact": drawn.evidence},
+            evidence=evidence,
+            evidence_estimates={} if evidence is None else {"exact": evidence},
             log_z_verdict=Verdict(EXACT, ALL_SUMMED),
             provenance=self._provenance(1, {}, own, {}, {}),
             model=self.settings.model,
-            extra_checks=drawn.checks,
+            extra_checks=checks,
         )
 
     def result(self, ready: Ready, kept: Kept, *, is_complete: bool) -> Result:
@@ -163,7 +156,8 @@ class Reporter(NamedTuple):
         }  # fmt: skip
         arrays = kept.arrays() if kept.done else empty
         stored, replicas = arrays.pop("theta"), arrays.pop("replica_log_probs", None)
-        theta, log_prob = _looked_at(stored, stored), _looked_at(stored, arrays["log_prob"])
+        look = partial(_looked_at, stored)
+        theta, log_prob = look(stored), look(arrays["log_prob"])
         found: dict[str, LogZ] = {} if ready.evidence is None else {"importance": ready.evidence}
         checks: tuple[Check, ...] = ()
         is_settled = False
@@ -174,27 +168,21 @@ class Reporter(NamedTuple):
             checks = all_checks(compared, is_stopped=self.interruption.is_requested)
             is_settled = compared.is_settled
         ladders = None if replicas is None else _ladders(ready.chains, replicas)
-        tempered = None if ladders is None else self._tempered(_ladders(ready.chains, _looked_at(stored, replicas)))
+        tempered = None if ladders is None else self._tempered(_ladders(ready.chains, look(replicas)))
         if tempered is not None:
             found["tempering"] = tempered
-            shown = theta if not space.num_reals else _looked_at(stored, arrays["reals"])
+            shown = theta if not space.num_reals else look(arrays["reals"])
             is_settled = worst_agreement(shown, log_prob, self.policy)[0] <= self.policy.good_r_hat
         if kept.done and not space.num_reals:
             looked = theta if s.keep is None else np.asarray(ready.states.position)[:, None]
             checks = (*checks, precision_check(target, looked, log_prob))
-        if ready.explored is not None and kept.done:
-            found["exploration"] = ready.explored.evidence
-            checks = (*checks, *exploration_checks(target, ready.explored, theta, _looked_at(stored, arrays["reals"])))
-        if space.num_reals and ready.transport is not None and kept.done:
-            self.progress.phase("weighing the draws")
-            made = bridge(
-                self.key, target, ready.transport, theta, _looked_at(stored, arrays["reals"]), BRIDGE_DRAWS
-            )  # fmt: skip
-            found |= {} if made is None else {"bridge": made}
+        elif kept.done:
+            others, more = self._mixed(ready, theta, look(arrays["reals"]))
+            found, checks = found | others, (*checks, *more)
         if "diverging" in arrays:
             checks = (*checks, divergence_check(kept.info()))
         if self.store.error is not None:
-            checks = (*checks, Check(STORED, 0.0, 1.0, False, f"save the result: {self.store.error}", NOTE))
+            checks = (*checks, Check.at_least(STORED, 0.0, 1.0, f"save the result: {self.store.error}", grade=NOTE))
         is_counted = kept.done and s.keep is None and not space.num_reals  # densities have no largest share of log Z
         least = log_sum_of_seen(theta, log_prob, self.policy) if is_counted else -np.inf
         evidence, log_z_verdict = settle_evidence(found, least=least, is_settled=is_settled, policy=self.policy)
@@ -217,9 +205,22 @@ class Reporter(NamedTuple):
             replicas=ladders,
         )
 
+    def _mixed(self, ready: Ready, theta: np.ndarray, reals: np.ndarray) -> tuple[dict[str, LogZ], list[Check]]:
+        """What a run with real variables is compared with: estimates of log Z by name, and checks."""
+        found: dict[str, LogZ] = {}
+        checks: list[Check] = []
+        if ready.explored is not None:
+            found["exploration"] = ready.explored.evidence
+            checks += exploration_checks(self.target, ready.explored, theta, reals)
+        if ready.transport is not None:
+            self.progress.phase("weighing the draws")
+            made = bridge(self.key, self.target, ready.transport, theta, reals, self.policy.own_draws)
+            found |= {} if made is None else {"bridge": made}
+        return found, checks
+
     def _tempered(self, ladders: Replicas) -> LogZ | None:
         """log Z of the run's own ladders; None if there are too few draws."""
-        if ladders.log_prob.shape[1] < 4:
+        if ladders.log_prob.shape[1] < MIN_DRAWS:
             return None
         if self.target.space.num_reals:  # log-weights against a normalised reference
             found: LogZ | None = stepping_stones(ladders.log_prob, ladders.inverse_temperatures, 0.0)
@@ -273,7 +274,7 @@ def precision_check(target: Target, theta: np.ndarray, log_prob: np.ndarray) -> 
         finite = np.abs(log_prob[np.isfinite(log_prob)])
         error, grade = float(jnp.finfo(jnp.result_type(float)).eps * finite.max(initial=0.0)), UNCHECKED
     advice = "log pi is too large for its differences to be resolved: precision='float64', or subtract a constant"
-    return Check("rounding of log pi (nats)", error, MAX_ROUNDING, error <= MAX_ROUNDING, advice, grade)
+    return Check.at_most("rounding of log pi (nats)", error, MAX_ROUNDING, advice, grade=grade)
 
 
 def by_name(parameters: Mapping[str, Any]) -> dict[str, np.ndarray]:

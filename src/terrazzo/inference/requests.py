@@ -9,6 +9,7 @@ import numpy as np
 
 from terrazzo.auto import SAFE_FLAG, may_hang
 from terrazzo.auto.options import Auto, Exploration
+from terrazzo.auto.policy import default_policy
 from terrazzo.engine import kernels as running
 from terrazzo.errors import OptionError, TransportError, arguments
 from terrazzo.samplers import BoundSampler, SamplerSpec, get, is_kernel, own_sampler
@@ -19,8 +20,6 @@ from terrazzo.transports import AbstractTransport, TransportRecipe, TransportSpe
 from terrazzo.transports.clamped import clamp_transport, is_clampable
 
 AUTO, HYBRID = "auto", "hybrid"
-LARGEST_LEARNED = {"cpu": 128, "accelerator": 256}  # coordinates up to which a transport is learned by default
-LEAST_SECONDS = 90.0  # of a whole run, below which there is no time to compile and train a transport
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,9 @@ def _default_transport(request: Request, target: Target, seconds: float | None) 
     """Autoregressive, unless it is too large to be learned here; the paper's flow for samplers in the latent space."""
     if request.spec is not None and not request.is_planned:
         return TRANSPORTS["flow"]()
-    limit = LARGEST_LEARNED["cpu" if jax.default_backend() == "cpu" else "accelerator"]
-    is_learnable = target.space.num_dims <= limit and (seconds is None or seconds >= LEAST_SECONDS)
+    policy = default_policy()
+    is_long = seconds is None or seconds >= policy.learning_run_seconds
+    is_learnable = target.space.num_dims <= policy.largest_learned and is_long
     return TRANSPORTS["autoregressive"]() if request.spec is not None or is_learnable else False
 
 

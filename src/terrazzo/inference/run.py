@@ -66,8 +66,6 @@ from terrazzo.training import Fitted, fit
 from terrazzo.training.settings import NUM_STEPS
 from terrazzo.transports import AbstractTransport, deserialise, is_storable, sample_transport, serialise
 
-EVIDENCE_DRAWS = 8192
-
 
 class Run:
     """One run. `execute` goes through its phases."""
@@ -124,7 +122,6 @@ class Run:
                 patient = sharing.patience(self.interruption.is_requested)
                 kept = sharing.gather(team, self.store, kept, self.settings.chains, patient)
             elif kept.is_stored:
-                assert isinstance(self.store, Checkpoint)
                 kept.with_arrays(sharing.stored_parts(self.store, self.settings.chains, kept.done), kept.done)
             result = self._result(found, kept, error) if team.is_first else None
         if team.size == 1 and result is not None:
@@ -162,15 +159,14 @@ class Run:
             transport = None if setup.transport is None else deserialise(*setup.transport, self.target.space)
         prepare = self._planned if is_planned else self._tuned
         ready = prepare(transport, options, starts, setup)
-        if isinstance(self.store, Checkpoint) and self.team.is_first:
+        if self.team.is_first:
             self.store.find_pieces(self.settings.chains)
         return ready
 
     def _result(self, ready: Ready, kept: Kept, error: BaseException | None) -> Result:
         """The result of what was drawn; an error that ended it early is raised with it."""
         result = self.reporter.result(ready, kept, is_complete=error is None)
-        if isinstance(self.store, Checkpoint):
-            self.store.save_result(lambda path: save_record(result, path))
+        self.store.save_result(lambda path: save_record(result, path))
         if error is not None and not isinstance(error, KeyboardInterrupt):
             if kept.done:
                 error.partial_result = result  # type: ignore[attr-defined]
@@ -251,8 +247,8 @@ class Run:
             evidence = self._weigh(transport)
         problem = Problem(self.target, transport, options, self.settings.keep)
         chains = Chains(
-            self.mesh, self.spec, problem, self.context.length, keep_latent=self.settings.keep_latent,
-            is_one_program=bool(self.target.space.num_reals),
+            mesh=self.mesh, spec=self.spec, problem=problem, length=self.context.length,
+            keep_latent=self.settings.keep_latent, is_one_program=bool(self.target.space.num_reals),
         )  # fmt: skip
         if setup is not None:
             if setup.plan:
@@ -330,7 +326,9 @@ class Run:
         if self.spec is None or s.training is False:
             return
         problem = Problem(self.target, placed(self.mesh, transport), options, s.keep)
-        chains = Chains(self.mesh, self.spec, problem, self.context.length, keep_latent=s.keep_latent)
+        chains = Chains(
+            mesh=self.mesh, spec=self.spec, problem=problem, length=self.context.length, keep_latent=s.keep_latent
+        )
         tuning = None if self.spec.tuning is None else self.spec.tuning(self.target, **options)
         first = chains if tuning is None else chains._replace(parameters=tuning.parameters(tuning.init()))
         frozen = chains if tuning is None else chains._replace(parameters=tuning.final(tuning.init()))
@@ -338,9 +336,9 @@ class Run:
         yield
         frozen.draw(self.draw_key, states, 0, 0, 1)
         yield
-        sample_transport(self.evidence_key, problem.transport, self.target, EVIDENCE_DRAWS)
+        sample_transport(self.evidence_key, problem.transport, self.target, self.budget.policy.own_draws)
         yield
-        sample_transport(self.push_key, problem.transport, self.target, 16 * s.chains)
+        sample_transport(self.push_key, problem.transport, self.target, self.budget.policy.pushed_a_chain * s.chains)
 
     def _train(self, transport: AbstractTransport) -> tuple[AbstractTransport, Fitted | None]:
         training = self.settings.training
@@ -355,7 +353,7 @@ class Run:
 
     def _weigh(self, transport: AbstractTransport) -> LogZ:
         self.progress.phase("weighing the transport")
-        weights = sample_transport(self.evidence_key, transport, self.target, EVIDENCE_DRAWS).log_weights
+        weights = sample_transport(self.evidence_key, transport, self.target, self.budget.policy.own_draws).log_weights
         return importance_summary(np.asarray(weights))
 
     def _starts(self, transport: AbstractTransport | None) -> Any:
@@ -364,7 +362,7 @@ class Run:
         uniform = self.target.possible_starts(self.start_key, chains)
         if transport is None:
             return uniform if self.target.space.num_reals else np.array(uniform)
-        pushed = sample_transport(self.push_key, transport, self.target, 16 * chains)
+        pushed = sample_transport(self.push_key, transport, self.target, self.budget.policy.pushed_a_chain * chains)
         possible = np.flatnonzero(np.isfinite(np.asarray(pushed.log_prob)))
         half = min((chains + 1) // 2, len(possible))
 

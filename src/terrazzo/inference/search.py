@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from terrazzo.auto.policy import default_policy
 from terrazzo.errors import arguments
 from terrazzo.results.maximum import Maximum
 from terrazzo.runtime.compilation import jit
@@ -34,11 +35,15 @@ from terrazzo.targets.probing import non_finite_error
 from terrazzo.targets.reading import MAX_SECONDS
 from terrazzo.targets.target import Target
 
-PILOT_DRAWS, PILOT_CHANGES = 256, 256
+PILOT_SHARE = 0.05  # of a budget: random configurations, and as many changes of them
+PILOT_DRAWS, PILOT_CHANGES = 256, 256  # at most: a median of so many is known to a tenth of their spread
 COLD = 10.0  # at the cold end a typical change of one site has a ratio of e^10
-MAX_SWEEPS = 1000
-RESERVED_SWEEPS = 8  # of ascent, set aside from a budget
-NUM_READ = 1000  # evaluations that reading a function is counted as
+LEAST_RANGE = 10.0  # of inverse temperatures: the coldest over the smallest above 0, at least
+MAX_SWEEPS = 1000  # of ascent; log pi rises in each, so that only a plateau of rounding could need more
+RESERVED_SWEEPS, RESERVED_SHARE = 8, 0.3  # of ascent, set aside from a budget; and of what is left, at most
+ASCENT_SWEEPS = 4  # that the budget left should pay for each configuration which ascends
+READING_SHARE = 0.3  # of max_seconds: the longest reading of a function
+CHUNKS = 10  # of a limited time, at least, so that a limit is kept to a tenth
 LEAST_ROUNDS = 20  # a budget that does not reach for as many rounds gets fewer replicas
 
 
@@ -97,11 +102,11 @@ class Search:
 
     def eliminate(self) -> bool:
         """The maximum by max-product, where the function's terms tie few sites together."""
-        if self.left < NUM_READ:
+        if self.left < default_policy().reading_evaluations:
             return False
-        limit = MAX_SECONDS if self.max_seconds is None else min(MAX_SECONDS, 0.3 * self.max_seconds)
+        limit = MAX_SECONDS if self.max_seconds is None else min(MAX_SECONDS, READING_SHARE * self.max_seconds)
         found = maximum(self.target, max_seconds=limit)
-        self.num_evaluations += NUM_READ
+        self.num_evaluations += default_policy().reading_evaluations
         if found is None:
             return False
         theta = found[0][None]
@@ -113,8 +118,10 @@ class Search:
     def pilot(self, init: np.ndarray | None, chains: int) -> None:
         """Random configurations and single changes of them: where to start, and how large differences of log pi are."""
         given = 0 if init is None else len(init)
-        num_draws = int(max(0 if given else 1, min(max(0.05 * self.left, chains), PILOT_DRAWS, self.left - given)))
-        num_changes = int(max(0, min(0.05 * self.left, PILOT_CHANGES, self.left - given - num_draws)))
+        num_draws = int(
+            max(0 if given else 1, min(max(PILOT_SHARE * self.left, chains), PILOT_DRAWS, self.left - given))
+        )
+        num_changes = int(max(0, min(PILOT_SHARE * self.left, PILOT_CHANGES, self.left - given - num_draws)))
         space, rng = self.target.space, self.rng
         draws = rng.integers(0, space.sizes, (num_draws, space.num_dims)).astype(np.int32)
         if init is not None:
@@ -144,7 +151,7 @@ class Search:
         coldest = max(1.0, COLD / self.typical_step) if coldest is None else float(coldest)
         if num_temperatures == 1:
             return np.array([coldest])
-        hottest = min(1.0 / self.spread, coldest / 10 if num_temperatures > 2 else coldest)
+        hottest = min(1.0 / self.spread, coldest / LEAST_RANGE if num_temperatures > 2 else coldest)
         return np.concatenate([[0.0], np.geomspace(hottest, coldest, num_temperatures - 1)])
 
     def temper(self, ladder: np.ndarray, chains: int, num_rounds: int, patience: int | None, kernel: Any) -> None:
@@ -152,7 +159,7 @@ class Search:
         target = self.target
         name, given = default_gibbs(target) if kernel is None else (kernel, {})
         options = prepare(target, kernel=name, kernel_options=given)
-        spare = min(0.3 * self.left, RESERVED_SWEEPS * self.ascent_cost) if self.max_evaluations else 0.0
+        spare = min(RESERVED_SHARE * self.left, RESERVED_SWEEPS * self.ascent_cost) if self.max_evaluations else 0.0
         chains, ladder = _within_budget(target, self.left - spare, chains, ladder)
         if not chains:
             return
@@ -174,7 +181,7 @@ class Search:
             cost = max(cost, spent / max(done, 1))
             return done
 
-        aim = CHUNK_SECONDS if self.max_seconds is None else min(CHUNK_SECONDS, self.max_seconds / 10)
+        aim = CHUNK_SECONDS if self.max_seconds is None else min(CHUNK_SECONDS, self.max_seconds / CHUNKS)
         affordable = lambda: int(min((self.left - spare) / cost, num_rounds)) if cost else 1
         try:
             for chunk in in_chunks(advance, num_rounds, affordable=affordable, aim=aim):
@@ -204,7 +211,7 @@ class Search:
         target = self.target
         offsets = offsets_of(target.space.max_size)
         per_row = self.ascent_cost
-        num_rows = int(np.clip(self.left / (4 * per_row), 1, len(self.theta)))
+        num_rows = int(np.clip(self.left / (ASCENT_SWEEPS * per_row), 1, len(self.theta)))
         theta = self.theta[:num_rows]
         if num_rows > self.left:
             return

@@ -61,7 +61,7 @@ def tell_ready(team: Team, store: Checkpoint | Memory, setup: Setup | None) -> N
     if setup is None:
         raise UnsupportedError("transport", "cannot be stored, and so not be shared by processes", "use one of ours")
     team.send(SETUP, packed_setup(setup))
-    team.tell(READY, folder=store.described() if isinstance(store, Checkpoint) else None)
+    team.tell(READY, folder=store.described())
 
 
 def tell_result(team: Team, result: Result) -> None:
@@ -81,21 +81,20 @@ def hear_ready(team: Team, store: Checkpoint | Memory, num_chains: int, check: C
     data = team.receive(SETUP, check=check)
     if found.get("is_result"):
         return _result_of(data)
-    if isinstance(store, Checkpoint):
-        store.join(found["folder"], num_chains)
+    store.join(found["folder"], num_chains)
     return unpacked_setup(data)
 
 
 def gather(team: Team, store: Checkpoint | Memory, kept: Kept, num_chains: int, check: Callable[[], None]) -> Kept:
     """All draws, at the first process: those that all chains have. The others say what they have drawn."""
     if not team.is_first:
-        if isinstance(store, Memory):
+        if not store.is_lasting:
             team.send(ROWS, packed({}, kept.arrays()))
         team.tell(DRAWN, done=kept.done)
         return kept
     counts = [kept.done, *(team.hear(DRAWN, rank, check)["done"] for rank in range(1, team.size))]
     count = min(counts)
-    if isinstance(store, Checkpoint):
+    if store.is_lasting:
         return kept.with_arrays(stored_parts(store, num_chains, count), count)
     parts: list[Mapping[str, np.ndarray]] = [kept.arrays()]
     parts += [unpacked(team.receive(ROWS, rank, check)).arrays for rank in range(1, team.size)]
@@ -104,7 +103,7 @@ def gather(team: Team, store: Checkpoint | Memory, kept: Kept, num_chains: int, 
     return kept.with_arrays({name: np.concatenate([p[name][:, :count] for p in parts]) for name in parts[0]}, count)
 
 
-def stored_parts(store: Checkpoint, num_chains: int, num_draws: int) -> dict[str, Any]:
+def stored_parts(store: Checkpoint | Memory, num_chains: int, num_draws: int) -> dict[str, Any]:
     """The draws of a folder as arrays that are read when they are asked for."""
     return dict(stored_arrays(store.find_pieces(num_chains), num_chains, num_draws)) if num_draws else {}
 
@@ -113,12 +112,12 @@ def hand_out(team: Team, store: Checkpoint | Memory, result: Result | None, chec
     """The result, for all: the first process has it."""
     if team.is_first:
         assert result is not None
-        if isinstance(store, Memory):
+        if not store.is_lasting:
             team.send(ROWS, _bytes_of(result))
         team.tell(DONE)
         return result
     team.hear(DONE, check=check)
-    if isinstance(store, Checkpoint):
+    if store.folder is not None:
         return open_folder(store.folder)
     return _result_of(team.receive(ROWS, check=check))
 

@@ -49,7 +49,7 @@ def target_of(model: Any, args: tuple, kwargs: dict[str, Any], bounds: Any) -> T
 
 
 class _Unobserved(Messenger):
-    """Observed sites are drawn anew; factors stay."""
+    """Observed sites are redrawn; factors stay."""
 
     def process_message(self, msg: dict[str, Any]) -> None:
         if msg["type"] == "sample" and msg["is_observed"] and not isinstance(msg["fn"], Unit):
@@ -71,7 +71,7 @@ class _Cut(Messenger):
 
 
 class Density:
-    """The functions of a model that a target needs; each traces the model anew, in the precision of the call."""
+    """The functions of a model that a target needs; each traces the model again, in the precision of the call."""
 
     def __init__(self, reading: Reading):
         self.reading = reading

@@ -262,7 +262,7 @@ class _Density:
     ) -> dict[str, np.ndarray]:
         """New data of each draw, by `pm.sample_posterior_predictive`.
 
-        PyMC draws a variable anew if the data or the dims that it depends on have changed since: it is told both.
+        PyMC redraws a variable if the data or the dims that it depends on have changed since: it is told both.
         """
         if args or kwargs:
             raise TargetError("predictive", "takes no data for a PyMC model", "pm.set_data(...) on the model first")

@@ -77,4 +77,4 @@ def boltzmann_machine(num_visible: int = 64, num_hidden: int = 12, scale: float 
     is_summed = min(num_visible, num_hidden) <= MAX_SUMMED
     log_z = boltzmann_log_z(weights, visible_bias, hidden_bias) if is_summed else None
     summary = f"restricted Boltzmann machine, {num_visible} visible and {num_hidden} hidden units"
-    return Problem(f"boltzmann_{num_visible}", target, summary, "Hinton (2002)", log_z)
+    return Problem(f"boltzmann_{num_visible}", target=target, summary=summary, reference="Hinton (2002)", log_z=log_z)

@@ -67,4 +67,7 @@ def curie_weiss(num_spins: int = 64, coupling: float = 1.2, field: float = 0.0) 
     truth = {"mean": float(shares @ up / num_spins), "num_up": shares, "mean_log_prob": float(shares @ log_pi)}
     target = Target(fn, binary(num_spins), site_logits=fn.site_logits)
     summary = f"Curie-Weiss model, {num_spins} spins, J = {coupling:g}"
-    return Problem(f"curie_weiss_{num_spins}", target, summary, "Friedli & Velenik (2017)", log_z, truth)
+    return Problem(
+        f"curie_weiss_{num_spins}", target=target, summary=summary, reference="Friedli & Velenik (2017)", log_z=log_z,
+        truth=truth,
+    )  # fmt: skip

@@ -8,7 +8,6 @@ rounded at 0.5 and embedded here as bits, with one fixed corruption.
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -16,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from terrazzo.errors import arguments
 from terrazzo.problems.base import Problem, as_floats
 from terrazzo.spaces import binary
+from terrazzo.targets.pair_models import AbstractPairModel
 from terrazzo.targets.target import Target
 
 _CLEAN = (
@@ -31,7 +31,7 @@ PAPER_BETA, PAPER_ETA = 1.0, 2.1
 EDGE_COUNTS = {"paper": 2.0, "text": 1.0}  # how often the sum over neighbours meets an edge
 
 
-class IsingLattice(eqx.Module):
+class IsingLattice(AbstractPairModel):
     """log pi of a periodic lattice, its site conditionals and its pairwise terms.
 
     Args:
@@ -142,8 +142,9 @@ def ising_torus(length: int = 8, coupling: float = 0.4406868, field: float = 0.0
     target = _lattice_target(coupling, np.full((length, length), field))
     log_z = kaufman_log_z(length, length, coupling) if field == 0 and coupling > 0 else None
     return Problem(
-        f"ising_torus_{length}", target, f"Ising model on a {length} x {length} torus", "Kaufman (1949)", log_z
-    )
+        f"ising_torus_{length}", target=target, summary=f"Ising model on a {length} x {length} torus",
+        reference="Kaufman (1949)", log_z=log_z,
+    )  # fmt: skip
 
 
 def _bits(text: str) -> np.ndarray:
@@ -186,7 +187,10 @@ def ising_mnist(setting: str = "paper", *, beta: float = PAPER_BETA, eta: float 
     if (setting, beta, eta) == ("paper", PAPER_BETA, PAPER_ETA):
         truth |= {"max_log_prob": 4083.6, "mean_log_prob": 4081.0}
     summary = "denoising of a binary digit by an Ising model, 784 sites"
-    return Problem("ising_mnist", _lattice_target(coupling, field), summary, "Jaini et al. (2021)", None, truth)
+    return Problem(
+        "ising_mnist", target=_lattice_target(coupling, field), summary=summary, reference="Jaini et al. (2021)",
+        log_z=None, truth=truth,
+    )  # fmt: skip
 
 
 def _lattice_log_prob(image: np.ndarray, coupling: float, field: np.ndarray) -> float:

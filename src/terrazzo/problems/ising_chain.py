@@ -77,4 +77,7 @@ def ising_chain(num_spins: int = 64, coupling: float = 1.0, field: float = 0.3, 
     target = Target(fn, binary(num_spins), colours=colours)
     log_z, up = ring_answers(coupling, values)
     summary = f"Ising ring of {num_spins} spins in a random field"
-    return Problem(f"ising_chain_{num_spins}", target, summary, "Baxter (1982)", log_z, {"mean": up})
+    return Problem(
+        f"ising_chain_{num_spins}", target=target, summary=summary, reference="Baxter (1982)", log_z=log_z,
+        truth={"mean": up},
+    )  # fmt: skip

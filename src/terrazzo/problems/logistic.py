@@ -68,16 +68,16 @@ def logistic_target(features: Any, labels: Any, *, num_bits: int = 4, prior: str
     return Target(fn, integers(-half, half - 1, (x.shape[1], int(y.max()) + 1), dims=("feature", "class")))
 
 
-def fold_rows(num_rows: int, fold: int, num_folds: int = NUM_FOLDS, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def fold_rows(num_rows: int, fold: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to train on and rows held out, for one fold of a random permutation.
 
     >>> train, test = fold_rows(10, 0)
     >>> len(train), len(test)
     (8, 2)
     """
-    if isinstance(fold, bool) or not isinstance(fold, int) or not 0 <= fold < num_folds:
-        raise OptionError("fold", f"must be 0 to {num_folds - 1}, got {fold!r}", "or None for all rows")
-    parts = np.array_split(np.random.default_rng(seed).permutation(num_rows), num_folds)
+    if isinstance(fold, bool) or not isinstance(fold, int) or not 0 <= fold < NUM_FOLDS:
+        raise OptionError("fold", f"must be 0 to {NUM_FOLDS - 1}, got {fold!r}", "or None for all rows")
+    parts = np.array_split(np.random.default_rng(0).permutation(num_rows), NUM_FOLDS)
     return np.concatenate([part for i, part in enumerate(parts) if i != fold]), parts[fold]
 
 
@@ -124,7 +124,9 @@ def quantised_logistic(
     }
     target = logistic_target(features[train], labels[train], num_bits=num_bits, prior=prior)
     summary = f"{num_bits}-bit softmax regression, {dataset.replace('_', ' ')}, d = {target.space.num_dims}"
-    return Problem(f"logistic_{dataset}", target, summary, "Jaini et al. (2021)", None, truth)
+    return Problem(
+        f"logistic_{dataset}", target=target, summary=summary, reference="Jaini et al. (2021)", log_z=None, truth=truth
+    )
 
 
 def accuracy(draws: Any, features: Any, labels: Any) -> float:

@@ -17,13 +17,21 @@ from terrazzo.errors import OptionError, arguments
 from terrazzo.problems.base import Problem, as_floats
 from terrazzo.problems.ising import lattice_colours, lattice_edges
 from terrazzo.spaces import categorical
+from terrazzo.targets.pair_models import AbstractPairModel
 from terrazzo.targets.target import Target
 
 MAX_ROW_STATES = 1024
 
 
-class PottsLattice(eqx.Module):
-    """log pi of a periodic lattice of values, by one-hot rows; its site conditionals and its pairwise terms."""
+class PottsLattice(AbstractPairModel):
+    """log pi of a periodic lattice of values, by one-hot rows; its site conditionals and its pairwise terms.
+
+    Attributes:
+        coupling: J, what two equal neighbours add.
+        field: h, what each value adds.
+        num_rows: Of the lattice.
+        num_columns: Of the lattice.
+    """
 
     coupling: Float[Array, ""]
     field: Float[Array, " value"]
@@ -49,7 +57,6 @@ class PottsLattice(eqx.Module):
         return self.coupling * counts + self.field
 
     def pairwise(self) -> tuple[Array, np.ndarray, Array]:
-        """Fields, edges and couplings, for pairwise samplers."""
         edges = lattice_edges(self.num_rows, self.num_columns)
         fields = jnp.broadcast_to(self.field, (self.num_rows * self.num_columns, self.field.shape[0]))
         return fields, edges, jnp.full(len(edges), self.coupling)
@@ -101,4 +108,4 @@ def potts_torus(length: int = 8, num_values: int = 3, coupling: float | None = N
     )
     log_z = transfer_log_z(length, coupling, values) if num_values**length <= MAX_ROW_STATES else None
     summary = f"Potts model, {num_values} values, {length} x {length} torus"
-    return Problem(f"potts_{length}", target, summary, "Wu (1982)", log_z)
+    return Problem(f"potts_{length}", target=target, summary=summary, reference="Wu (1982)", log_z=log_z)

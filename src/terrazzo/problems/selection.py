@@ -147,8 +147,9 @@ def selection_target(features: Any, responses: Any, *, prior_weight: float = 4.0
     residual = float(np.sum((y - x @ coefficients) ** 2))
     variance = max(residual, LEAST_RESIDUAL * float(y @ y)) / (x.shape[0] - x.shape[1])
     fn = Selection(
-        jnp.asarray(x.T @ x), jnp.asarray(x.T @ y), jnp.asarray(y @ y), jnp.asarray(variance), len(y), prior_weight
-    )
+        gram=jnp.asarray(x.T @ x), correlations=jnp.asarray(x.T @ y), square=jnp.asarray(y @ y),
+        residual_variance=jnp.asarray(variance), num_rows=len(y), prior_weight=prior_weight,
+    )  # fmt: skip
     return Target(fn, binary(x.shape[1], dims=("feature",)), running_conditionals=fn)
 
 
@@ -200,4 +201,7 @@ def variable_selection(
     }
     target = selection_target(features, responses)
     summary = f"Bayesian variable selection, {num_informative} of {num_features} columns, noise {noise:g}"
-    return Problem(f"selection_{num_features}", target, summary, "Schaefer & Chopin (2013)", None, truth)
+    return Problem(
+        f"selection_{num_features}", target=target, summary=summary, reference="Schaefer & Chopin (2013)", log_z=None,
+        truth=truth,
+    )  # fmt: skip

@@ -7,7 +7,6 @@ Above beta = 1 (without field) the infinite system is in its glass phase.
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -15,10 +14,11 @@ from jaxtyping import Array, Float, Int
 from terrazzo.errors import arguments
 from terrazzo.problems.base import Problem, as_floats
 from terrazzo.spaces import binary
+from terrazzo.targets.pair_models import AbstractPairModel
 from terrazzo.targets.target import Target
 
 
-class DenseSpins(eqx.Module):
+class DenseSpins(AbstractPairModel):
     """log pi = 1/2 s'Ws + h's with a symmetric W of zero diagonal, its site conditionals and its pairwise terms."""
 
     weights: Float[Array, "dim dim"]
@@ -63,4 +63,6 @@ def spin_glass(num_spins: int = 64, beta: float = 1.0, field: float = 0.0, seed:
     fn = DenseSpins(as_floats(weights), as_floats(field * rng.normal(size=num_spins)))
     target = Target(fn, binary(num_spins), site_logits=fn.site_logits)
     summary = f"Sherrington-Kirkpatrick spin glass, {num_spins} spins, beta = {beta:g}"
-    return Problem(f"spin_glass_{num_spins}", target, summary, "Sherrington & Kirkpatrick (1975)")
+    return Problem(
+        f"spin_glass_{num_spins}", target=target, summary=summary, reference="Sherrington & Kirkpatrick (1975)"
+    )

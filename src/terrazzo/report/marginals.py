@@ -12,6 +12,7 @@ from terrazzo.report import pictures, svg
 from terrazzo.report.markup import figure, grid, paragraph, section
 from terrazzo.report.reals import real_variable
 from terrazzo.report.view import Block, View
+from terrazzo.spaces import Variable
 from terrazzo.verdict.summaries import label_of
 
 MOST_VARIABLES = 40
@@ -37,7 +38,7 @@ def marginals_section(view: View) -> str:
     return section("posterior", "Posterior of every variable", paragraph(intro), *parts)
 
 
-def _variable(view: View, block: Block) -> str:
+def _variable(view: View, block: Block[Variable]) -> str:
     v = block.variable
     title = f"<h3>{escape(block.name)}</h3>"
     if pictures.is_grid(v):
@@ -52,7 +53,7 @@ def _variable(view: View, block: Block) -> str:
     return title + (_band(view, block) if v.is_ordered else _stack(view, block))
 
 
-def _maps(view: View, block: Block) -> list[str]:
+def _maps(view: View, block: Block[Variable]) -> list[str]:
     """A grid as pictures: where it lies and how unsure it is."""
     v = block.variable
     if v.is_ordered:
@@ -85,7 +86,7 @@ def _maps(view: View, block: Block) -> list[str]:
     ]
 
 
-def _single(view: View, block: Block, coordinate: int) -> str:
+def _single(view: View, block: Block[Variable], coordinate: int) -> str:
     """One coordinate: bars where values are few or have no order, columns otherwise."""
     v, name = block.variable, view.names[coordinate]
     if v.size <= MOST_BARS or not v.is_ordered:
@@ -116,7 +117,7 @@ def histogram(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.n
     return low - 0.5 + width * np.arange(number + 1), counts / width
 
 
-def _band(view: View, block: Block) -> str:
+def _band(view: View, block: Block[Variable]) -> str:
     """A long list of ordered coordinates: mean and an interval along the index."""
     v = block.variable
     mean, sd = view.moments(block)
@@ -139,7 +140,7 @@ def _band(view: View, block: Block) -> str:
     return figure(drawing, caption, "wide") + paragraph("The three that vary most:", "caption") + unsure
 
 
-def _stack(view: View, block: Block) -> str:
+def _stack(view: View, block: Block[Variable]) -> str:
     """A long list of unordered coordinates: categories by index."""
     v = block.variable
     shares = np.stack([view.probabilities(i, v.size) for i in range(block.start, block.stop)], axis=1)

@@ -13,6 +13,7 @@ from terrazzo.spaces import RealVariable, Variable
 from terrazzo.verdict.summaries import label_of
 
 MOST_LABELS = 8
+MOST_PLANES = 4  # of a variable with more than two axes
 LARGEST = 512  # rows or columns of a picture: larger grids are shown by every n-th
 
 
@@ -21,9 +22,9 @@ def is_grid(variable: Variable | RealVariable) -> bool:
     return len(variable.shape) >= 2 and min(variable.shape[-2:]) >= 2 and variable.num_elements >= 9
 
 
-def planes(variable: Variable | RealVariable, flat: np.ndarray, most: int = 4) -> list[np.ndarray]:
+def planes(variable: Variable | RealVariable, flat: np.ndarray) -> list[np.ndarray]:
     """The two-dimensional slices of flat values: one, or the first few of a variable with more axes."""
-    stack = np.asarray(flat).reshape(-1, *variable.shape[-2:])[:most]
+    stack = np.asarray(flat).reshape(-1, *variable.shape[-2:])[:MOST_PLANES]
     return [plane[:: -(-plane.shape[0] // LARGEST), :: -(-plane.shape[1] // LARGEST)] for plane in stack]
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from terrazzo.report import pictures, svg
 from terrazzo.report.markup import figure, grid, number, paragraph
-from terrazzo.report.view import RealBlock, View
+from terrazzo.report.view import Block, View
+from terrazzo.spaces import RealVariable
 
 MOST_SINGLE = 12  # numbers of a variable that get a chart each
 MOST_WORDS = 12  # numbers of a draw that are written out
@@ -15,7 +16,7 @@ INNER = (0.05, 0.95)
 TAIL = 0.001  # the share on either side that a histogram leaves out, so that one far draw does not flatten the rest
 
 
-def real_variable(view: View, block: RealBlock) -> str:
+def real_variable(view: View, block: Block[RealVariable]) -> str:
     """The posterior of one real variable."""
     title = f"<h3>{escape(block.name)}</h3>"
     if pictures.is_grid(block.variable):
@@ -52,7 +53,7 @@ def density(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nda
     return edges, heights / (edges[1] - edges[0])
 
 
-def _maps(view: View, block: RealBlock) -> list[str]:
+def _maps(view: View, block: Block[RealVariable]) -> list[str]:
     """A grid as pictures: means, and how unsure they are."""
     mean, sd = view.real_moments(block)
     low, high, most = float(mean.min()), float(mean.max()), float(sd.max()) or 1.0
@@ -69,7 +70,7 @@ def _maps(view: View, block: RealBlock) -> list[str]:
     ]
 
 
-def _band(view: View, block: RealBlock) -> str:
+def _band(view: View, block: Block[RealVariable]) -> str:
     """A long list: mean and an interval along the index, and the three that vary most."""
     mean, sd = view.real_moments(block)
     low, high = view.real_intervals(block, INNER)

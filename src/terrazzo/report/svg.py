@@ -30,10 +30,10 @@ class Axis(NamedTuple):
         return self.start + (np.asarray(values, float) - self.low) / span * (self.stop - self.start)
 
 
-def chart(content: str, label: str, *, height: float = HEIGHT, width: float = WIDTH) -> str:
+def chart(content: str, label: str, *, height: float = HEIGHT) -> str:
     """An SVG of the common width."""
     return (
-        f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(label)}" class="chart">{content}</svg>'
+        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(label)}" class="chart">{content}</svg>'
     )
 
 
@@ -100,7 +100,7 @@ def _short(value: float) -> str:
     return number(value, 5)
 
 
-def bars(labels: Sequence[str], shares: Sequence[float], label: str, *, kind: str = "c0") -> str:
+def bars(labels: Sequence[str], shares: Sequence[float], label: str) -> str:
     """Horizontal bars with their numbers: for few values, whose names may be long."""
     step, left = 19, 110 if max(map(len, labels), default=0) > 7 else 60
     height = step * len(labels) + 8
@@ -109,20 +109,20 @@ def bars(labels: Sequence[str], shares: Sequence[float], label: str, *, kind: st
         y, length = 4 + step * i, (WIDTH - left - 52) * float(share)
         parts.append(text(left - 6, y + 13, clipped(name, 17 if left > 60 else 8), anchor="end", kind="ink"))
         parts.append(
-            f'<rect x="{left}" y="{y + 2}" width="{max(length, 0.5):.1f}" height="{step - 5}" class="fill {kind}"/>'
+            f'<rect x="{left}" y="{y + 2}" width="{max(length, 0.5):.1f}" height="{step - 5}" class="fill c0"/>'
         )
         parts.append(text(left + length + 5, y + 13, f"{share:.3f}"))
     return chart("".join(parts), label, height=height)
 
 
-def columns(edges: np.ndarray, heights: np.ndarray, label: str, *, below: str = "", kind: str = "c0") -> str:
+def columns(edges: np.ndarray, heights: np.ndarray, label: str, *, below: str) -> str:
     """Vertical bars between edges: for many values."""
     x = Axis(float(edges[0]), float(edges[-1]), LEFT, WIDTH - RIGHT)
     y = Axis(0.0, float(max(heights.max(initial=0.0), 1e-12)) * 1.05, HEIGHT - BOTTOM, TOP)
     places = x.at(edges)
     tops = y.at(heights)
     gap = 0.6 if len(heights) < 80 else 0.0
-    body = rectangles(places[:-1], tops, np.maximum(np.diff(places) - gap, 0.3), y.start - tops, kind)
+    body = rectangles(places[:-1], tops, np.maximum(np.diff(places) - gap, 0.3), y.start - tops, "c0")
     return chart(frame(x, y, below=below) + body, label)
 
 

@@ -1,13 +1,16 @@
 """What the sections of a page look at: a result, its draws flattened, their weights, and its table by coordinate."""
 
+from collections.abc import Iterable
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from terrazzo.results.result import Result
 from terrazzo.spaces import RealVariable, Variable
 from terrazzo.verdict.summaries import Summary, SummaryRow, label_of
+
+V = TypeVar("V", Variable, RealVariable)
 
 BLOCK = 256  # coordinates that are looked at together: draws are bytes, and sums of them are not
 
@@ -28,30 +31,26 @@ class Quantity(NamedTuple):
     variable: Variable | None
 
 
-class Block(NamedTuple):
-    """A variable with its place among the flat coordinates."""
+class Block(NamedTuple, Generic[V]):
+    """A variable with its place among the flat coordinates, or among the flat real values."""
 
     name: str
-    variable: Variable
+    variable: V
     start: int
 
     @property
     def stop(self) -> int:
-        """The first coordinate after it."""
+        """The first place after it."""
         return self.start + self.variable.num_elements
 
 
-class RealBlock(NamedTuple):
-    """A real variable with its place among the flat real values."""
-
-    name: str
-    variable: RealVariable
-    start: int
-
-    @property
-    def stop(self) -> int:
-        """The first value after it."""
-        return self.start + self.variable.num_elements
+def _placed(variables: Iterable[tuple[str, V]]) -> list[Block[V]]:
+    """Variables one behind the other."""
+    found, start = [], 0
+    for name, variable in variables:
+        found.append(Block(name, variable, start))
+        start = found[-1].stop
+    return found
 
 
 class View:
@@ -99,22 +98,14 @@ class View:
         return self.result.space.num_dims + self.result.space.num_real_values
 
     @cached_property
-    def real_blocks(self) -> list[RealBlock]:
+    def real_blocks(self) -> list[Block[RealVariable]]:
         """The real variables with their places."""
-        found, start = [], 0
-        for name, variable in self.result.space.real_variables:
-            found.append(RealBlock(name, variable, start))
-            start += variable.num_elements
-        return found
+        return _placed(self.result.space.real_variables)
 
     @cached_property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[Block[Variable]]:
         """The variables with their places."""
-        found, start = [], 0
-        for name, variable in self.result.space.discrete_variables:
-            found.append(Block(name, variable, start))
-            start += variable.num_elements
-        return found
+        return _placed(self.result.space.discrete_variables)
 
     @cached_property
     def quantities(self) -> list[Quantity]:
@@ -170,13 +161,13 @@ class View:
         low, high = np.array(found).T
         return low, high
 
-    def real_moments(self, block: RealBlock) -> tuple[np.ndarray, np.ndarray]:
+    def real_moments(self, block: Block[RealVariable]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of every number of a real variable."""
         own = self.reals[:, block.start : block.stop]
         mean = self.weights @ own
         return mean, np.sqrt(np.maximum(self.weights @ (own - mean) ** 2, 0.0))
 
-    def real_intervals(self, block: RealBlock, shares: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
+    def real_intervals(self, block: Block[RealVariable], shares: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
         """The quantiles of every number of a real variable."""
         found = [_quantiles(self.reals[:, i], self.weights, shares) for i in range(block.start, block.stop)]
         low, high = np.array(found).T

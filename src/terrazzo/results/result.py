@@ -280,7 +280,7 @@ class Result:
             **kwargs: Other keyword arguments of a NumPyro model.
 
         Returns:
-            Arrays (chain, draw, *shape) by name: what was observed, drawn anew, and deterministic sites.
+            Arrays (chain, draw, *shape) by name: what was observed, redrawn, and deterministic sites.
         """
         return exports.predictive(self, args, kwargs, draws=draws, seed=seed)
 

@@ -71,9 +71,9 @@ class Team:
         """Begins a run: messages of one run are never taken for those of another, since all count alike."""
         self._round += 1
 
-    def send(self, name: str, data: bytes, *, rank: int | None = None) -> None:
-        """Leaves a message under a name, as coming from a process (this one)."""
-        key = self._key(name, self.rank if rank is None else rank)
+    def send(self, name: str, data: bytes) -> None:
+        """Leaves a message under a name."""
+        key = self._key(name, self.rank)
         parts = [data[i : i + PART] for i in range(0, len(data), PART)]
         for n, part in enumerate(parts):
             self.client.key_value_set_bytes(f"{key}/{n}", part)

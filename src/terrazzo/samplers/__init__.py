@@ -69,7 +69,7 @@ metropolis = SamplerSpec(
     "Metropolis et al. (1953)", tuning=_metropolis.tuning)
 integer_metropolis = SamplerSpec(
     "integer_metropolis", _integer_metropolis.integer_metropolis, "rounded Gaussian steps with learned covariance",
-    "Haario et al. (2001)", _ORDERED, tuning=_integer_metropolis.tuning, check=_integer_metropolis.check)
+    "Haario et al. (2001)", needs=_ORDERED, tuning=_integer_metropolis.tuning, check=_integer_metropolis.check)
 gibbs = SamplerSpec(
     "gibbs", _gibbs.gibbs, "Gibbs, random scan: one site a step", "Geman & Geman (1984)", prepare=_gibbs.prepare)
 systematic_gibbs = SamplerSpec(
@@ -101,79 +101,79 @@ tabu = SamplerSpec(
     tuning=_zanella.tuning, prepare=_prepare_neighbours)
 gibbs_with_gradients = SamplerSpec(
     "gibbs_with_gradients", _gibbs_with_gradients.gibbs_with_gradients, "single-site moves by gradient",
-    "Grathwohl et al. (2021)", _GRADIENT, check=_check_gradient)
+    "Grathwohl et al. (2021)", needs=_GRADIENT, check=_check_gradient)
 discrete_langevin = SamplerSpec(
     "discrete_langevin", _discrete_langevin.discrete_langevin, "DMALA: all coordinates along the gradient",
-    "Zhang et al. (2022)", _GRADIENT, tuning=_discrete_langevin.tuning, check=_check_gradient)
+    "Zhang et al. (2022)", needs=_GRADIENT, tuning=_discrete_langevin.tuning, check=_check_gradient)
 path_auxiliary = SamplerSpec(
     "path_auxiliary", _path_auxiliary.path_auxiliary, "PAS: a path of informed changes, one correction",
-    "Sun et al. (2022)", _GRADIENT, tuning=_path_auxiliary.tuning, check=_check_gradient)
+    "Sun et al. (2022)", needs=_GRADIENT, tuning=_path_auxiliary.tuning, check=_check_gradient)
 dlmc = SamplerSpec(
-    "dlmc", _dlmc.dlmc, "Wasserstein gradient flow in every coordinate", "Sun et al. (2023)", _GRADIENT,
+    "dlmc", _dlmc.dlmc, "Wasserstein gradient flow in every coordinate", "Sun et al. (2023)", needs=_GRADIENT,
     tuning=_dlmc.tuning, check=_check_gradient)
 any_scale = SamplerSpec(
     "any_scale", _any_scale.any_scale, "a learned quadratic model, from local to global steps", "Sun et al. (2023)",
-    _GRADIENT | _ORDERED, tuning=_any_scale.tuning, check=_any_scale.check)
+    needs=_GRADIENT | _ORDERED, tuning=_any_scale.tuning, check=_any_scale.check)
 discontinuous_hmc = SamplerSpec(
     "discontinuous_hmc", _discontinuous_hmc.discontinuous_hmc, "Laplace momentum, coordinate by coordinate",
     "Nishimura et al. (2020)", tuning=_discontinuous_hmc.tuning)
 binary_hmc = SamplerSpec(
     "binary_hmc", _binary_hmc.binary_hmc, "exact motion between the walls of binary variables",
-    "Pakman & Paninski (2013)", frozenset({"binary"}), check=_binary_hmc.check_binary)
+    "Pakman & Paninski (2013)", needs=frozenset({"binary"}), check=_binary_hmc.check_binary)
 gaussian_integral_hmc = SamplerSpec(
     "gaussian_integral_hmc", _gaussian_integral_hmc.gaussian_integral_hmc,
-    "HMC on a Gaussian augmentation of pairwise models", "Zhang et al. (2012)", frozenset({"binary", "pairwise"}),
+    "HMC on a Gaussian augmentation of pairwise models", "Zhang et al. (2012)", needs=frozenset({"binary", "pairwise"}),
     tuning=_gaussian_integral_hmc.tuning, check=_gaussian_integral_hmc.check, prepare=_gaussian_integral_hmc.prepare)
 swendsen_wang = SamplerSpec(
     "swendsen_wang", _swendsen_wang.swendsen_wang, "cluster flips for Ising and Potts models",
-    "Swendsen & Wang (1987)", frozenset({"pairwise"}), check=_swendsen_wang.check, prepare=_swendsen_wang.prepare)
+    "Swendsen & Wang (1987)", needs=frozenset({"pairwise"}), check=_swendsen_wang.check, prepare=_swendsen_wang.prepare)
 tree_gibbs = SamplerSpec(
     "tree_gibbs", _tree_gibbs.tree_gibbs, "Gibbs, all sites of an induced forest at once, for pair models",
-    "Hamze & de Freitas (2004)", frozenset({"pairwise"}), check=_tree_gibbs.check, prepare=_tree_gibbs.prepare)
+    "Hamze & de Freitas (2004)", needs=frozenset({"pairwise"}), check=_tree_gibbs.check, prepare=_tree_gibbs.prepare)
 parallel_tempering = SamplerSpec(
     "parallel_tempering", _tempering.parallel_tempering, "a ladder of temperatures over any other kernel",
     "Syed et al. (2022)", tuning=_ladders.tuning, prepare=_tempering.prepare, record=_tempering.replicas,
     distribution=_tempering.DISTRIBUTION)
 hybrid = SamplerSpec(
     "hybrid", _hybrid.hybrid, "a global move through a transport, then local moves", "Gabrie et al. (2022)",
-    _TRANSPORT, prepare=_hybrid.prepare)
+    needs=_TRANSPORT, prepare=_hybrid.prepare)
 latent_random_walk = SamplerSpec(
     "latent_random_walk", _latent_random_walk.random_walk,
-    "random-walk Metropolis in the latent space: the paper's method", "Jaini et al. (2021)", _TRANSPORT,
+    "random-walk Metropolis in the latent space: the paper's method", "Jaini et al. (2021)", needs=_TRANSPORT,
     tuning=_latent_random_walk.tuning, has_latent=True)
 latent_pcn = SamplerSpec(
     "latent_pcn", _latent_pcn.pcn, "preconditioned Crank-Nicolson in the latent space", "Cotter et al. (2013)",
-    _TRANSPORT, tuning=_latent_pcn.tuning, has_latent=True)
+    needs=_TRANSPORT, tuning=_latent_pcn.tuning, has_latent=True)
 latent_independence = SamplerSpec(
     "latent_independence", _latent_independence.independence, "independent proposals from the transport",
-    "Tierney (1994)", _TRANSPORT, has_latent=True)
+    "Tierney (1994)", needs=_TRANSPORT, has_latent=True)
 latent_elliptical_slice = SamplerSpec(
     "latent_elliptical_slice", _latent_elliptical_slice.elliptical_slice,
-    "elliptical slice in the latent space, nothing to tune", "Murray et al. (2010)", _TRANSPORT, has_latent=True)
+    "elliptical slice in the latent space, nothing to tune", "Murray et al. (2010)", needs=_TRANSPORT, has_latent=True)
 latent_mala = SamplerSpec(
     "latent_mala", _latent_mala.mala, "Langevin with a straight-through force in the latent space",
-    "Roberts & Tweedie (1996)", _TRANSPORT, tuning=_latent_mala.tuning, has_latent=True)
+    "Roberts & Tweedie (1996)", needs=_TRANSPORT, tuning=_latent_mala.tuning, has_latent=True)
 latent_hmc = SamplerSpec(
     "latent_hmc", _latent_hmc.hmc, "Hamiltonian Monte Carlo with a straight-through force", "Duane et al. (1987)",
-    _TRANSPORT, tuning=_latent_hmc.tuning, has_latent=True)
+    needs=_TRANSPORT, tuning=_latent_hmc.tuning, has_latent=True)
 latent_nuts = SamplerSpec(
     "latent_nuts", _latent_nuts.nuts, "no-U-turn sampler with a straight-through force", "Hoffman & Gelman (2014)",
-    _TRANSPORT, tuning=_latent_nuts.tuning, has_latent=True)
+    needs=_TRANSPORT, tuning=_latent_nuts.tuning, has_latent=True)
 blocked = SamplerSpec(
     "blocked", _blocked.blocked, "a discrete kernel at fixed reals, then NUTS at fixed theta",
-    "Jensen et al. (1995)", _REALS, tuning=_blocked.tuning, check=_check_mixed, prepare=_blocked.prepare,
+    "Jensen et al. (1995)", needs=_REALS, tuning=_blocked.tuning, check=_check_mixed, prepare=_blocked.prepare,
     record=_mixed_record)
 collapsed = SamplerSpec(
     "collapsed", _collapsed.collapsed, "NUTS with the discrete variables summed out, which are drawn given the reals",
-    "Hoffman & Gelman (2014)", _REALS, tuning=_collapsed.tuning, check=_collapsed.check, prepare=_collapsed.prepare,
-    record=_mixed_record)
+    "Hoffman & Gelman (2014)", needs=_REALS, tuning=_collapsed.tuning, check=_collapsed.check,
+    prepare=_collapsed.prepare, record=_mixed_record)
 tempered = SamplerSpec(
     "tempered", _tempered.tempered, "parallel tempering of discrete and real variables from a proper reference",
-    "Surjanovic et al. (2022)", _REALS, tuning=_tempered.tuning, check=_check_mixed, prepare=_tempered.prepare,
+    "Surjanovic et al. (2022)", needs=_REALS, tuning=_tempered.tuning, check=_check_mixed, prepare=_tempered.prepare,
     record=_tempered.record)
 MIXED_HYBRID = SamplerSpec(  # what `hybrid` is on a space with real variables
     "hybrid", _mixed_hybrid.mixed_hybrid, "a joint jump through a transport, then moves of both kinds of variables",
-    "Gabrie et al. (2022)", _TRANSPORT | _REALS, tuning=_mixed_hybrid.tuning, check=_check_mixed,
+    "Gabrie et al. (2022)", needs=_TRANSPORT | _REALS, tuning=_mixed_hybrid.tuning, check=_check_mixed,
     prepare=_mixed_hybrid.prepare, record=_mixed_record)
 smc = SamplerSpec(
     "smc", _smc.smc, "sequential Monte Carlo from the uniform law: particles and log Z", "Del Moral et al. (2006)",

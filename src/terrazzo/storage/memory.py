@@ -1,11 +1,12 @@
 """A run held in memory as a checkpoint holds it on disk: what `Result.extend` goes on from."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from terrazzo.storage.pieces import Segment
+from terrazzo.storage.pieces import Piece, Segment
 from terrazzo.storage.setups import Setup
 
 
@@ -13,7 +14,9 @@ class Memory:
     """The set-up of a run, its draws so far and the states of its chains, with the interface of a `Checkpoint`."""
 
     error: Exception | None = None
+    folder: Path | None = None
     is_lasting = False
+    is_only_copy = False
 
     def __init__(self, setup: Setup | None = None, rows: Mapping[str, np.ndarray] | None = None, leaves: Any = None):
         self.setup, self.rows, self.leaves = setup, rows, leaves
@@ -39,3 +42,19 @@ class Memory:
     def save_draws(self, rows: Mapping[str, np.ndarray], leaves: Any, **_: Any) -> None:
         """Keeps the states; the draws are in the result."""
         self.leaves = leaves
+
+    def find_pieces(self, num_chains: int | None = None) -> list[Piece]:
+        """No draws are stored in files."""
+        return []
+
+    def forget_result(self) -> None:
+        """There is none."""
+
+    def save_result(self, save: Callable[[Path], Any]) -> None:
+        """It is what the run returns."""
+
+    def described(self) -> None:
+        """No folder to tell other processes of."""
+
+    def join(self, described: Any, num_chains: int) -> None:
+        """No folder to go on in."""

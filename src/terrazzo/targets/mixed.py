@@ -27,7 +27,7 @@ from terrazzo.errors import GradientError, StartError, TargetError, arguments
 from terrazzo.runtime.compilation import jit
 from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.black_boxes import BlackBox
-from terrazzo.targets.tracing import here_and_now, traced
+from terrazzo.targets.tracing import TracedFunction, here_and_now, traced
 
 NUM_PROBES = 6
 SPREAD = 2.0  # unconstrained starts are uniform within -2..2, as in Stan
@@ -73,7 +73,7 @@ class Given(eqx.Module):
         return tempered_value(self, merged)
 
 
-def user_value(fn: Any, space: Space, values: Any, *, vectorized: bool = False) -> Float[Array, ""]:
+def user_value(fn: Any, values: Any, *, vectorized: bool = False) -> Float[Array, ""]:
     """The user's function at one configuration in the user's values; NaN counts as impossible.
 
     Far out, where trajectories of reals may look, overflow makes NaN of many functions. Where chains start and where a
@@ -92,11 +92,11 @@ def user_value(fn: Any, space: Space, values: Any, *, vectorized: bool = False) 
 def tempered_value(part: Any, values: Any) -> Float[Array, ""]:
     """(1 - beta) log q0 + beta log pi in the user's scale; log pi alone where nothing is tempered."""
     with jax.default_matmul_precision("highest"):
-        value = user_value(part.log_prob_fn, part.space, values, vectorized=part.vectorized)
+        value = user_value(part.log_prob_fn, values, vectorized=part.vectorized)
         beta = part.inverse_temperature
         if beta is None:
             return value
-        reference = user_value(part.reference_fn, part.space, values)
+        reference = user_value(part.reference_fn, values)
         return interpolated(beta, reference, value)
 
 
@@ -207,7 +207,7 @@ def probe(target: Any) -> bool:
             try:
                 value = target.log_prob_fn.evaluate_one(values)
             except Exception as error:
-                raise probing.raised_error(error, space, where=describe(space, theta, y)) from None
+                raise probing.raised_error(error, where=describe(space, theta, y)) from None
             if np.isnan(value) or value == np.inf:
                 raise non_finite_error(target, theta, y, value)
         return False
@@ -216,7 +216,7 @@ def probe(target: Any) -> bool:
     try:
         values = np.asarray(_raw_values(target, theta, y))
     except Exception as error:
-        raise probing.raised_error(error, space) from None
+        raise probing.raised_error(error) from None
     bad = np.isnan(values) | (values == np.inf)
     if bad.any():
         k = int(bad.argmax())
@@ -298,7 +298,10 @@ def possible_starts(target: Any, key: Array, num_chains: int) -> Configuration:
 def of_given(target: Any, y: Array, cls: type) -> Any:
     """The discrete target of a mixed one at fixed reals; built without a probe, so that y may be traced."""
     reference = None if target.reference is None else target.reference.log_prob
-    given = Given(target.log_prob_fn, reference, target.inverse_temperature, y, target.space, target.vectorized)
+    given = Given(
+        log_prob_fn=target.log_prob_fn, reference_fn=reference, inverse_temperature=target.inverse_temperature, reals=y,
+        space=target.space, vectorized=target.vectorized,
+    )  # fmt: skip
     made: Any = object.__new__(cls)
     own = {
         "space": target.space.discrete, "log_prob_fn": given, "site_logits_fn": None, "running": None,
@@ -330,5 +333,5 @@ def trace(target: Any) -> None:
     fn = target.log_prob_fn
     single = (lambda values: fn(jax.tree.map(lambda v: v[None], values))[0]) if target.vectorized else fn
     found = traced(single, example_values(target.space))
-    if found is not single and not (target.vectorized and not hasattr(found, "computation")):
+    if found is not single and not (target.vectorized and not isinstance(found, TracedFunction)):
         target.log_prob_fn, target.vectorized = found, False

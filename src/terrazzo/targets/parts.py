@@ -19,7 +19,7 @@ from terrazzo.runtime.compilation import jit
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.precision import run_wide
 from terrazzo.targets.target import Target
-from terrazzo.targets.tracing import anew
+from terrazzo.targets.tracing import untraced
 
 LARGEST = 16  # numbers of an array that may hold parts: a mixture of more has its modes found in other ways
 MOST_NUMBERS = 4096  # numbers on the way that are looked at, all arrays together
@@ -40,7 +40,7 @@ class Parts(eqx.Module):
 
     def __call__(self, theta: Int[Array, " dim"]) -> Float[Array, " part"]:
         seen: list[Any] = []
-        closed = jax.make_jaxpr(anew(self.target.log_prob))(theta)
+        closed = jax.make_jaxpr(untraced(self.target.log_prob))(theta)
         run_wide(closed.jaxpr, closed.consts, [theta], seen)
         small = [x.reshape(-1) for x in seen if x.size <= LARGEST and jnp.issubdtype(x.dtype, jnp.floating)]
         flat = jnp.concatenate([jnp.zeros(0), *small])

@@ -16,7 +16,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from terrazzo.runtime.compilation import jit
 from terrazzo.targets.target import Target
-from terrazzo.targets.tracing import anew
+from terrazzo.targets.tracing import untraced
 
 MAX_ROUNDING = 0.01  # nats: an error of 1 % in a ratio of probabilities
 RELEVANT = 30.0  # nats: larger differences are as good as infinite
@@ -40,7 +40,7 @@ class Doubled(eqx.Module):
     function: Any
 
     def __call__(self, *args: Any) -> Any:
-        closed, shape = jax.make_jaxpr(anew(self.function), return_shape=True)(*args)
+        closed, shape = jax.make_jaxpr(untraced(self.function), return_shape=True)(*args)
         out = run_wide(closed.jaxpr, closed.consts, jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shape), out)
 
@@ -78,7 +78,7 @@ def in_float64(target: Target) -> Target | None:
     return wide
 
 
-def rounding(target: Target, theta: np.ndarray, *, seed: int = 0) -> float:
+def rounding(target: Target, theta: np.ndarray) -> float:
     """The largest error of a difference of log pi between a configuration and a neighbour, in nats.
 
     In float32, against float64; in float64, by the size of log pi. NaN where the computation cannot be done in float64.
@@ -86,9 +86,8 @@ def rounding(target: Target, theta: np.ndarray, *, seed: int = 0) -> float:
     Args:
         target: The target, in the precision of here and now.
         theta: Configurations, (row, dim).
-        seed: Of the neighbours.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rows = np.asarray(theta)[rng.integers(0, len(theta), NUM_COMPARED)].astype(np.int32)
     sites = rng.integers(0, target.space.num_dims, len(rows))
     sizes = target.space.sizes[sites]

@@ -12,6 +12,7 @@ from jax.experimental import checkify
 from jaxtyping import Array
 
 from terrazzo.errors import TargetError
+from terrazzo.errors.arguments import shown
 from terrazzo.errors.user_code import described, place_of
 from terrazzo.runtime.compilation import jit
 from terrazzo.spaces import Space
@@ -19,11 +20,23 @@ from terrazzo.targets import hints
 from terrazzo.targets.black_boxes import BlackBox
 from terrazzo.targets.running_conditionals import check_running
 from terrazzo.targets.starts import Evaluator, descend, random_possible
-from terrazzo.targets.tracing import anew
+from terrazzo.targets.tracing import untraced
 
 NUM_PROBES = 6
 SAME_AGAIN = 1e-6  # relative and absolute: sums in threads may differ in their last digits
 POSSIBLE_TRIES, POSSIBLE_SECONDS = 2**15, 0.5  # for configurations that hints are checked at
+
+
+def check_functions(log_prob: Any, penalty: Any, **hints: Any) -> None:
+    """Raises where what should be a function is none; a penalty and hints may be left out."""
+    if not callable(log_prob) and not isinstance(log_prob, BlackBox):
+        got = type(log_prob).__name__
+        raise TargetError("log_prob", f"must be a function of a configuration, got {got}", "pass a function")
+    for name, fn in hints.items():
+        if fn is not None and not callable(fn):
+            raise TargetError(name, f"must be a function, got {shown(fn)}", "leave it out if there is none")
+    if penalty is not None and not callable(penalty) and not isinstance(penalty, BlackBox):
+        raise TargetError("penalty", f"must be a function, got {shown(penalty)}", "or leave it out")
 
 
 def log_prob_evaluator(target: Any) -> Evaluator:
@@ -92,10 +105,10 @@ def non_finite_error(target: Any, theta: np.ndarray) -> TargetError:
 def _raised_error(
     error: BaseException, space: Space, theta: np.ndarray | None = None, name: str = "log_prob"
 ) -> TargetError:
-    return raised_error(error, space, where="" if theta is None else f"theta = {_describe(space, theta)}", name=name)
+    return raised_error(error, where="" if theta is None else f"theta = {_describe(space, theta)}", name=name)
 
 
-def raised_error(error: BaseException, space: Space, *, where: str = "", name: str = "log_prob") -> TargetError:
+def raised_error(error: BaseException, *, where: str = "", name: str = "log_prob") -> TargetError:
     """The error for what a user's function raised, at a configuration in words."""
     if isinstance(error, TargetError):
         return error
@@ -175,7 +188,7 @@ def probe_output(target: Any, example: Any, space: Space) -> None:
     if target.vectorized:
         example = jax.tree.map(lambda v: jax.ShapeDtypeStruct((3, *v.shape), v.dtype), example)
     try:
-        out = jax.eval_shape(anew(target.log_prob_fn), example)
+        out = jax.eval_shape(untraced(target.log_prob_fn), example)
     except Exception as error:
         raise _raised_error(error, space) from None
     wanted = (3,) if target.vectorized else ()

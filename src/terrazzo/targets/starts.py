@@ -182,12 +182,7 @@ def _changed(theta: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -> 
 
 
 def descend(
-    penalty: Evaluator,
-    sizes: np.ndarray,
-    rng: np.random.Generator,
-    num_chains: int,
-    *,
-    seconds: float = PENALTY_SECONDS,
+    penalty: Evaluator, sizes: np.ndarray, rng: np.random.Generator, num_chains: int
 ) -> tuple[np.ndarray, float]:
     """Rows of penalty 0 by annealing from random configurations, and the least penalty that was met."""
     num_rows = max(LEAST_ROWS, num_chains)
@@ -197,7 +192,7 @@ def descend(
     num_steps = ROUND
     while True:
         for temperature in np.geomspace(HOT, COLD, num_steps):
-            if penalty.seconds - began > seconds:
+            if penalty.seconds - began > PENALTY_SECONDS:
                 break
             if (value == 0).sum() >= num_chains:
                 break
@@ -212,7 +207,7 @@ def descend(
             theta = np.where((pick > 0)[:, None], others[np.arange(num_rows), pick - 1], theta)
             value = values[np.arange(num_rows), pick]
         is_found = value == 0
-        if is_found.sum() >= num_chains or penalty.seconds - began > seconds:
+        if is_found.sum() >= num_chains or penalty.seconds - began > PENALTY_SECONDS:
             return np.unique(theta[is_found], axis=0) if is_found.any() else theta[:0], best
         num_steps *= 2  # slower cooling
 

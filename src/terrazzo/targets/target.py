@@ -107,17 +107,7 @@ class Target(eqx.Module):
         probe: bool = True,
     ):
         self.space = as_space(space)
-        if not callable(log_prob) and not isinstance(log_prob, BlackBox):
-            raise TargetError(
-                "log_prob", f"must be a function of a configuration, got {type(log_prob).__name__}", "pass a function"
-            )
-        for name, fn in (("site_logits", site_logits), ("one_hot_log_prob", one_hot_log_prob)):
-            if fn is not None and not callable(fn):
-                raise TargetError(
-                    name, f"must be a function, got {arguments.shown(fn)}", "leave it out if there is none"
-                )
-        if penalty is not None and not callable(penalty) and not isinstance(penalty, BlackBox):
-            raise TargetError("penalty", f"must be a function, got {arguments.shown(penalty)}", "or leave it out")
+        probing.check_functions(log_prob, penalty, site_logits=site_logits, one_hot_log_prob=one_hot_log_prob)
         if self.space.num_reals:
             hints = (site_logits, running_conditionals, one_hot_log_prob, colours, penalty)
             mixed.refuse_hints(dict(zip(mixed.NO_HINTS, hints, strict=True)))

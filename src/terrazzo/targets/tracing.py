@@ -19,6 +19,7 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from terrazzo.targets.contents import ADDRESS, check_unchanged, digest
+from terrazzo.targets.pair_models import AbstractPairModel
 
 LINEAR = ("add", "sub", "mul")  # whose float constants become arguments
 KEPT = (0.0, 0.5, 1.0, 2.0)  # constants that the compiler simplifies: they stay part of the computation
@@ -94,7 +95,7 @@ def is_double() -> bool:
 
 
 def traced(function: Any, *examples: Any) -> Any:
-    """The function as a `TracedFunction`, or as it is (but for `anew`) where its trace does not show what it does.
+    """The function as a `TracedFunction`, or as it is (but for `untraced`) where its trace does not show what it does.
 
     Args:
         function: A plain function; modules keep their arrays as leaves already, and stay as they are.
@@ -107,16 +108,20 @@ def traced(function: Any, *examples: Any) -> Any:
     >>> one.computation == two.computation, round(float(two(jnp.ones(3, jnp.int32))), 3)
     (True, 7.8)
     """
-    if function is None or hasattr(function, "pairwise") or (_is_module(function) and not _closes_over_data(function)):
+    if (
+        function is None
+        or isinstance(function, AbstractPairModel)
+        or (_is_module(function) and not _closes_over_data(function))
+    ):
         return function
     try:
         return traced_anyway(function, *examples)
     except Exception:  # whatever tracing meets is reported by probing, which calls the function itself
         check_unchanged(function)
-        return function if _is_module(function) else anew(function)
+        return function if _is_module(function) else untraced(function)
 
 
-def anew(function: Callable) -> Callable:
+def untraced(function: Callable) -> Callable:
     """The function as an object that JAX has not met.
 
     JAX keeps what it traced of a function object, with the values that NumPy arrays had at that time, and hands these
@@ -214,7 +219,7 @@ class _Pool:
 def _form(function: Callable, arguments: tuple, pool: _Pool) -> tuple[Form, str]:
     """One form, and the text of what it computes."""
     with jax.default_matmul_precision("highest"):
-        closed, shape = jax.make_jaxpr(anew(function), return_shape=True)(*arguments)
+        closed, shape = jax.make_jaxpr(untraced(function), return_shape=True)(*arguments)
     has_rules = _look(closed)[0]
     places = [pool.place(value, aval) for value, aval in _each_constant(closed)]
     leaves = jax.tree.leaves(arguments)

@@ -114,14 +114,7 @@ def _train_chunk(
             beta = jnp.minimum(schedule.start_beta + (1.0 - schedule.start_beta) * fraction, 1.0)
             step_key = jax.random.fold_in(key, step)
             grad_fn = jax.grad(loss_fn, has_aux=True)
-            if num_groups == 1:  # nothing to distribute: spares a copy of every gradient
-                grads, info = grad_fn(carry.params, jax.random.fold_in(step_key, groups[0]), beta)
-            else:
-                keys = jax.vmap(lambda g: jax.random.fold_in(step_key, g))(groups)
-                grads, info = jax.vmap(grad_fn, in_axes=(None, 0, None))(carry.params, keys, beta)
-                # Gathered first, then averaged in one fixed order: one fixed order on any number of devices.
-                grads = jax.tree.map(lambda g: jnp.mean(_gather(g), axis=0), grads)
-                info = LossInfo(_gather(info.value), _gather(info.log_weights))
+            grads, info = _mean_gradient(step_key, grad_fn, num_groups, groups, carry.params, beta)
             loss, norm = jnp.mean(info.value), optax.global_norm(grads)
             with jax.numpy_dtype_promotion("standard"):  # optax mixes its int32 step count with floats
                 shrink = jnp.minimum(1.0, clip_norm / jnp.maximum(norm, clip_norm))
@@ -145,6 +138,19 @@ def _train_chunk(
         check_vma=False,
     )
     return run(jnp.arange(num_groups, dtype=jnp.int32), target_arrays, key, schedule, start, count, carry)
+
+
+def _mean_gradient(
+    key: Array, grad_fn: Callable, num_groups: int, groups: Array, params: Any, beta: Array
+) -> tuple[Any, LossInfo]:
+    """The gradient over all groups of draws, of which this device has some; and what is known of all draws."""
+    if num_groups == 1:  # nothing to distribute: spares a copy of every gradient
+        return grad_fn(params, jax.random.fold_in(key, groups[0]), beta)
+    keys = jax.vmap(lambda g: jax.random.fold_in(key, g))(groups)
+    grads, info = jax.vmap(grad_fn, in_axes=(None, 0, None))(params, keys, beta)
+    # Gathered first, then averaged in one fixed order: the same on any number of devices.
+    grads = jax.tree.map(lambda g: jnp.mean(_gather(g), axis=0), grads)
+    return grads, LossInfo(_gather(info.value), _gather(info.log_weights))
 
 
 @jit

@@ -11,33 +11,20 @@ References: Uria, Murray & Larochelle (2014), NADE; Germain et al. (2015), MADE;
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from terrazzo.spaces import Space, as_space
+from terrazzo.spaces import as_space
 from terrazzo.transports import normal
-from terrazzo.transports.base import AbstractExactTransport, Scored
-from terrazzo.transports.causal import CausalNetwork, causal_network
+from terrazzo.transports.base import AbstractClampableTransport, Scored
+from terrazzo.transports.causal import AbstractCausalTransport, causal_network
 from terrazzo.transports.mixed_autoregressive import MixedAutoregressiveTransport, build_mixed
 from terrazzo.transports.sites import SiteHead
 
 
-class AutoregressiveTransport(AbstractExactTransport):
+class AutoregressiveTransport(AbstractCausalTransport, AbstractClampableTransport):
     """A causal network over the coordinates in a given order. Build it with `autoregressive_transport`."""
-
-    space: Space = eqx.field(static=True)
-    network: CausalNetwork
-
-    @property
-    def order(self) -> Int[Array, " dim"]:
-        """The coordinates in the order of decoding."""
-        return self.network.order
-
-    @property
-    def _site(self) -> SiteHead:
-        return SiteHead(self.space.max_size)
 
     def _constants(self) -> tuple[Array, Array]:
         """Sizes and orderedness in the order of decoding."""
@@ -49,7 +36,7 @@ class AutoregressiveTransport(AbstractExactTransport):
         return self.network.all_outputs(jax.vmap(self._site.features)(ordered, sizes))
 
     def log_prob(self, theta: Int[Array, " dim"], is_free: Bool[Array, " dim"] | None = None) -> Float[Array, ""]:
-        """log q(theta), in one parallel pass; only the terms log q(theta_i | theta_<i) of free coordinates if given."""
+        """In one parallel pass."""
         with jax.default_matmul_precision("highest"):
             ordered = theta[self.order]
             sizes, _ = self._constants()
@@ -78,7 +65,6 @@ class AutoregressiveTransport(AbstractExactTransport):
         return self.network.scattered(ordered), jnp.sum(log_q)
 
     def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
-        """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
         sizes, is_ordered = self._constants()
         ordered = theta[self.order]
         with jax.default_matmul_precision("highest"):
@@ -95,10 +81,6 @@ class AutoregressiveTransport(AbstractExactTransport):
         log_q = self.log_prob(theta)
         log_volume = normal.log_density(z) - jax.lax.stop_gradient(log_q)
         return Scored(theta, log_volume, log_q, jnp.zeros((), z.dtype))
-
-    def describe(self) -> dict[str, Any]:
-        """The options of `autoregressive_transport` that build the same shapes."""
-        return self.network.describe()
 
 
 def autoregressive_transport(

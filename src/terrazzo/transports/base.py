@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.errors import TargetError, TransportError, arguments
 from terrazzo.runtime.compilation import jit
@@ -28,6 +28,7 @@ from terrazzo.targets.mixed import log_density_at
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 
+MAX_TRIES = 64  # to draw inside a cell
 WEIGHT_BATCH = 1024  # configurations weighed at a time
 Position: TypeAlias = Any  # codes, int32[d]; on a mixed space a `Configuration` of them and of unconstrained reals
 
@@ -98,6 +99,10 @@ class AbstractTransport(eqx.Module):
         It is log p(z) - v(z) at a lifted z (the dequantization bound), and the exact log q(theta) where the dequantizer
         is exact.
         """
+
+    def describe(self) -> dict[str, Any]:
+        """The options of its builder that make a transport of the same shapes, so that it can be stored."""
+        return {}
 
     @property
     def num_dims(self) -> int:
@@ -189,6 +194,18 @@ class AbstractExactTransport(AbstractTransport):
 
     def log_likelihood(self, key: Array, theta: Position) -> Float[Array, ""]:
         return self.log_prob(theta)
+
+
+class AbstractClampableTransport(AbstractExactTransport):
+    """An exact transport on a discrete space that can hold coordinates fixed (`clamped`)."""
+
+    @abstractmethod
+    def decode(self, z: Float[Array, " dim"], clamped: Int[Array, " dim"] | None = None) -> tuple[Array, Array]:
+        """theta and log q(theta). Coordinates with `clamped` >= 0 keep that value and are left out of log q."""
+
+    @abstractmethod
+    def log_prob(self, theta: Int[Array, " dim"], is_free: Bool[Array, " dim"] | None = None) -> Float[Array, ""]:
+        """log q(theta); only the terms log q(theta_i | earlier) of free coordinates if given."""
 
 
 class TransportDraws(NamedTuple):
@@ -293,12 +310,12 @@ def codes_of(position: Any) -> Any:
     return position.theta if isinstance(position, Configuration) else position
 
 
-def lift_by_rejection(key, draw, push, theta: Position, *, max_tries: int = 64) -> Float[Array, " all"]:
+def lift_by_rejection(key, draw, push, theta: Position) -> Float[Array, " all"]:
     """Draws z by `draw(key)` until `push(z)` gives theta back (its reals up to rounding).
 
     The cell is what `push` says it is, in floating point: a draw so near a border that rounding carries it across
     lies outside the cell, and is drawn again. Almost always the first draw is inside. A cell too thin for floating
-    point gives NaN after `max_tries`: latent moves from there are rejected, which keeps them exact.
+    point gives NaN after 64 tries: latent moves from there are rejected, which keeps them exact.
     """
 
     def try_again(carry):
@@ -309,5 +326,5 @@ def lift_by_rejection(key, draw, push, theta: Position, *, max_tries: int = 64) 
 
     codes, shape = codes_of(theta), jax.eval_shape(draw, key).shape
     start = (jnp.asarray(0, jnp.int32), jnp.zeros(shape, jnp.result_type(float)), jnp.asarray(False))
-    _, z, is_found = jax.lax.while_loop(lambda c: ~c[2] & (c[0] < max_tries), try_again, start)
+    _, z, is_found = jax.lax.while_loop(lambda c: ~c[2] & (c[0] < MAX_TRIES), try_again, start)
     return jnp.where(is_found, z, jnp.nan)

@@ -17,7 +17,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import OptionError, arguments
+from terrazzo.spaces import Space
 from terrazzo.transports import networks
+from terrazzo.transports.base import AbstractExactTransport
+from terrazzo.transports.sites import SiteHead
 
 
 class ResidualBlock(eqx.Module):
@@ -97,6 +100,31 @@ class CausalNetwork(eqx.Module):
         return {"width": self.bias.shape[1], "num_blocks": len(self.blocks), "hidden": hidden}
 
 
+class AbstractCausalTransport(AbstractExactTransport):
+    """A transport that decodes the coordinates of its space one after the other, by a causal network.
+
+    Attributes:
+        space: The space.
+        network: Over all coordinates.
+    """
+
+    space: Space = eqx.field(static=True)
+    network: CausalNetwork
+
+    @property
+    def order(self) -> Int[Array, " all"]:
+        """The coordinates in the order of decoding."""
+        return self.network.order
+
+    @property
+    def _site(self) -> SiteHead:
+        return SiteHead(self.space.max_size)
+
+    def describe(self) -> dict[str, Any]:
+        """The options of `autoregressive_transport` that build the same shapes."""
+        return self.network.describe()
+
+
 def causal_network(
     key: Array, head_bias: Array, *, inputs: int, width: int | None, num_blocks: int, hidden: int | None, order: Any
 ) -> CausalNetwork:
@@ -131,10 +159,8 @@ def causal_network(
         for _ in range(num_blocks)
     )
     return CausalNetwork(
-        jnp.asarray(order, jnp.int32),
-        networks.uniform(rng, (d, inputs, width), (3.0 / max(d, 1)) ** 0.5),
-        networks.uniform(rng, (d, width), 1.0),
-        blocks,
-        networks.uniform(rng, (d, outputs, width), 0.01 * width**-0.5),
-        head_bias,
-    )
+        order=jnp.asarray(order, jnp.int32),
+        embedding=networks.uniform(rng, (d, inputs, width), (3.0 / max(d, 1)) ** 0.5),
+        bias=networks.uniform(rng, (d, width), 1.0), blocks=blocks,
+        head=networks.uniform(rng, (d, outputs, width), 0.01 * width**-0.5), head_bias=head_bias,
+    )  # fmt: skip

@@ -19,16 +19,14 @@ from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import TransportError
 from terrazzo.spaces import Space
-from terrazzo.transports.autoregressive import AutoregressiveTransport
-from terrazzo.transports.base import AbstractExactTransport, AbstractTransport, Scored
-from terrazzo.transports.product import ProductTransport
+from terrazzo.transports.base import AbstractClampableTransport, AbstractExactTransport, AbstractTransport, Scored
 
 
 class ClampedTransport(AbstractExactTransport):
     """A transport on the free coordinates of another. Build it with `clamp_transport`."""
 
     space: Space = eqx.field(static=True)
-    inner: AutoregressiveTransport | ProductTransport
+    inner: AbstractClampableTransport
     clamped: Int[Array, " all"]
     free: tuple[int, ...] = eqx.field(static=True)
 
@@ -62,17 +60,7 @@ class ClampedTransport(AbstractExactTransport):
 
 def is_clampable(transport: AbstractTransport | None) -> bool:
     """Whether coordinates of the transport can be held fixed: it decodes them one by one."""
-    return isinstance(transport, AutoregressiveTransport | ProductTransport)
-
-
-def is_prefix(transport: AbstractTransport, clamped: np.ndarray) -> bool:
-    """Whether the clamped coordinates (codes >= 0) come first, so that the clamped transport is q(free | clamped)."""
-    if isinstance(transport, ProductTransport):
-        return True
-    if not isinstance(transport, AutoregressiveTransport):
-        return False
-    is_fixed = np.asarray(clamped)[np.asarray(transport.order)] >= 0
-    return bool((np.diff(is_fixed.astype(int)) <= 0).all())
+    return isinstance(transport, AbstractClampableTransport)
 
 
 def clamp_transport(transport: AbstractTransport, clamped: np.ndarray, space: Space) -> ClampedTransport:
@@ -90,7 +78,7 @@ def clamp_transport(transport: AbstractTransport, clamped: np.ndarray, space: Sp
     [1, 0, 1]
     """
     codes = np.asarray(clamped)
-    if not isinstance(transport, AutoregressiveTransport | ProductTransport):
+    if not isinstance(transport, AbstractClampableTransport):
         raise TransportError(
             "transport", f"{type(transport).__name__} cannot hold coordinates fixed", "use an autoregressive one"
         )

@@ -11,7 +11,6 @@ of its kind.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,13 +18,21 @@ from jaxtyping import Array, Bool, Float, Int
 
 from terrazzo.spaces import Configuration, Space
 from terrazzo.transports import normal, sites
-from terrazzo.transports.base import AbstractExactTransport, Scored
-from terrazzo.transports.causal import CausalNetwork, causal_network
+from terrazzo.transports.base import Scored
+from terrazzo.transports.causal import AbstractCausalTransport, causal_network
 from terrazzo.transports.sites import SiteHead
 
 
 class _Coordinates(NamedTuple):
-    """What is known of each coordinate, in decoding order: sites have size K, reals 1."""
+    """What is known of each coordinate, in decoding order.
+
+    Attributes:
+        is_real: Whether it is a real one, not a site.
+        size: The values of a site; 1 for reals.
+        is_ordered: Whether the values of a site are ordered.
+        location: Where a real lies, about; 0 for sites.
+        log_scale: The logarithm of its spread, about; 0 for sites.
+    """
 
     is_real: Bool[Array, " all"]
     size: Int[Array, " all"]
@@ -34,29 +41,16 @@ class _Coordinates(NamedTuple):
     log_scale: Float[Array, " all"]
 
 
-class MixedAutoregressiveTransport(AbstractExactTransport):
+class MixedAutoregressiveTransport(AbstractCausalTransport):
     """A causal network over sites and reals. Build it with `autoregressive_transport`.
 
     Attributes:
-        space: The space.
-        network: Over all coordinates.
         location: Where each real lies, about; learned with the network.
         log_scale: The logarithm of its spread, about.
     """
 
-    space: Space = eqx.field(static=True)
-    network: CausalNetwork
     location: Float[Array, " real"]
     log_scale: Float[Array, " real"]
-
-    @property
-    def order(self) -> Int[Array, " all"]:
-        """The coordinates in the order of decoding."""
-        return self.network.order
-
-    @property
-    def _site(self) -> SiteHead:
-        return SiteHead(self.space.max_size)
 
     def _coordinates(self) -> _Coordinates:
         d, m, order = self.space.num_dims, self.space.num_reals, self.order
@@ -158,10 +152,6 @@ class MixedAutoregressiveTransport(AbstractExactTransport):
     def placed(self, location: Any, scale: Any) -> "MixedAutoregressiveTransport":
         """The transport with its reals moved to where draws lie: their means and standard deviations."""
         return sites.placed(self, location, scale)
-
-    def describe(self) -> dict[str, Any]:
-        """The options of `autoregressive_transport` that build the same shapes."""
-        return self.network.describe()
 
 
 def build_mixed(

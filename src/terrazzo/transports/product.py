@@ -17,10 +17,10 @@ from terrazzo.errors import TransportError
 from terrazzo.errors.arguments import shown
 from terrazzo.spaces import Space, as_discrete_space
 from terrazzo.transports import inverse_cdf, normal
-from terrazzo.transports.base import AbstractExactTransport, Scored
+from terrazzo.transports.base import AbstractClampableTransport, Scored
 
 
-class ProductTransport(AbstractExactTransport):
+class ProductTransport(AbstractClampableTransport):
     """Independent categoricals q(theta) = prod_i softmax(logits_i)[theta_i]. Build it with `product_transport`."""
 
     space: Space = eqx.field(static=True)
@@ -33,7 +33,6 @@ class ProductTransport(AbstractExactTransport):
         return jax.vmap(inverse_cdf.layout)(self._log_probs(), jnp.asarray(self.space.is_ordered))
 
     def decode(self, z: Float[Array, " dim"], clamped: Int[Array, " dim"] | None = None) -> tuple[Array, Array]:
-        """theta and log q(theta). Coordinates with `clamped` >= 0 keep that value and are left out of log q."""
         theta = jax.vmap(inverse_cdf.select)(self._cells(), z)
         if clamped is None:
             return theta, self.log_prob(theta)
@@ -41,7 +40,6 @@ class ProductTransport(AbstractExactTransport):
         return theta, self.log_prob(theta, clamped < 0)
 
     def drawer(self, theta: Int[Array, " dim"]) -> Callable[[Array], Float[Array, " dim"]]:
-        """`key -> z`, draws inside the cell of theta, up to rounding at its borders: what `lift` tries."""
         cells = self._cells()
 
         def draw(key: Array) -> Array:
@@ -55,7 +53,6 @@ class ProductTransport(AbstractExactTransport):
         return Scored(theta, jax.lax.stop_gradient(log_volume), log_q, jnp.zeros((), z.dtype))
 
     def log_prob(self, theta: Int[Array, " dim"], is_free: Bool[Array, " dim"] | None = None) -> Float[Array, ""]:
-        """log q(theta); only the terms of free coordinates if given."""
         terms = jnp.take_along_axis(self._log_probs(), theta[:, None], axis=1)[:, 0]
         return jnp.sum(terms if is_free is None else jnp.where(is_free, terms, 0.0))
 

@@ -24,7 +24,6 @@ class TransportSpec:
         name: The name used in `transport=name`.
         kind: Its class, or its classes on discrete and on mixed spaces.
         build: `build(space, *, key, **options) -> transport`, untrained.
-        describe: `transport -> options`, so that `build` makes a skeleton of the same shapes.
         summary: One line.
         tests: Options of small variants that the laws are checked on.
 
@@ -37,7 +36,6 @@ class TransportSpec:
     name: str
     kind: type | tuple[type, ...]
     build: Callable[..., AbstractTransport]
-    describe: Callable[[Any], dict[str, Any]]
     summary: str
     tests: tuple[dict[str, Any], ...] = ({},)
 
@@ -82,7 +80,6 @@ REGISTRY: dict[str, TransportSpec] = {
             "flow",
             FlowTransport,
             flow_transport,
-            FlowTransport.describe,
             "the paper's: couplings, sigmoid, floor, learned dequantizer",
             (
                 {"architecture": "spline", **_SMALL},
@@ -95,12 +92,9 @@ REGISTRY: dict[str, TransportSpec] = {
             "autoregressive",
             (AutoregressiveTransport, MixedAutoregressiveTransport),
             autoregressive_transport,
-            lambda t: t.describe(),
             "a causal network of conditional categoricals (splines for reals), decoded coordinate by coordinate",
             ({"width": 8}, {"width": 8, "num_blocks": 0}),
         ),
-        TransportSpec(
-            "product", ProductTransport, _build_product, lambda t: {}, "independent categoricals", ({"scale": 2.0},)
-        ),
+        TransportSpec("product", ProductTransport, _build_product, "independent categoricals", ({"scale": 2.0},)),
     )
 }

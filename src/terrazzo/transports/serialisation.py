@@ -39,7 +39,7 @@ def serialise(transport: AbstractTransport) -> tuple[bytes, dict[str, Any]]:
         return data, {"kind": CLAMPED, "inner": inner, "whole": space_to_json(transport.inner.space), "codes": codes}
     for name, spec in REGISTRY.items():
         if isinstance(transport, spec.kind):
-            config = {"kind": name, **spec.describe(transport)}
+            config = {"kind": name, **transport.describe()}
             break
     else:
         raise TransportError(

@@ -87,8 +87,9 @@ def _find(point: Array, edges: Array, raw_bins: tuple[Array, Array, Array]) -> _
         return jnp.sum(mask * values)
 
     return _Knots(
-        pick(x_left), pick(y_left), pick(widths), pick(heights), pick(derivatives[:-1]), pick(derivatives[1:])
-    )
+        x=pick(x_left), y=pick(y_left), width=pick(widths), height=pick(heights), d_left=pick(derivatives[:-1]),
+        d_right=pick(derivatives[1:]),
+    )  # fmt: skip
 
 
 def _log_derivative(k: _Knots, t: Array) -> Array:

@@ -22,7 +22,7 @@ from terrazzo.verdict.summaries import Summary
 MAX_R_HAT = 1.01  # Vehtari et al. (2021)
 MIN_ESS = 400.0  # in all chains together; below it R-hat and the errors are themselves unreliable (same reference)
 MIN_CHAINS = 2  # one chain cannot be compared with another; four are better
-MIN_ACCEPTANCE = 1e-3
+MIN_ACCEPTANCE = 1e-3  # below it a chain of a thousand steps is likely never to move
 MAX_PARETO_K = 0.7  # Vehtari et al. (2024)
 INTERRUPTED = "the run was interrupted"
 MOVED = "coordinates that moved"
@@ -61,10 +61,21 @@ class Check(NamedTuple):
     grade: str = NOT_TRUSTED
     is_independent: bool = False
 
-    @property
-    def is_decisive(self) -> bool:
-        """Whether failing it means that the draws are not to be trusted."""
-        return self.grade == NOT_TRUSTED
+    @classmethod
+    def at_most(
+        cls, name: str, value: float, threshold: float, advice: str, *, grade: str = NOT_TRUSTED,
+        is_independent: bool = False,
+    ) -> "Check":  # fmt: skip
+        """A check that a large value fails, and NaN."""
+        return cls(name, value, threshold, bool(value <= threshold), advice, grade, is_independent)
+
+    @classmethod
+    def at_least(
+        cls, name: str, value: float, threshold: float, advice: str, *, grade: str = NOT_TRUSTED,
+        is_independent: bool = False,
+    ) -> "Check":  # fmt: skip
+        """A check that a small value fails, and NaN."""
+        return cls(name, value, threshold, bool(value >= threshold), advice, grade, is_independent)
 
 
 class Verdict(NamedTuple):
@@ -160,34 +171,32 @@ def chain_checks(
     """
     checks = []
     if not is_complete:
-        checks.append(Check(INTERRUPTED, 0.0, 1.0, False, "let the run finish, or continue it from its checkpoint"))
+        checks.append(Check.at_least(INTERRUPTED, 0.0, 1.0, "let the run finish, or continue it from its checkpoint"))
     elif num_draws < num_asked:
         advice = "the time or the evaluations were used up: allow more, or ask for fewer draws"
-        checks.append(Check(DRAWS, float(num_draws), float(num_asked), False, advice, NOTE))
-    checks.append(
-        Check("chains", float(num_chains), float(MIN_CHAINS), num_chains >= MIN_CHAINS, "run at least 4 chains")
-    )
+        checks.append(Check.at_least(DRAWS, float(num_draws), float(num_asked), advice, grade=NOTE))
+    checks.append(Check.at_least("chains", float(num_chains), float(MIN_CHAINS), "run at least 4 chains"))
     moved = float(summary.num_dims - num_constant)
-    checks.append(Check(MOVED, moved, 1.0, moved >= 1, "check the starts and the log-probability"))
+    checks.append(Check.at_least(MOVED, moved, 1.0, "check the starts and the log-probability"))
     rows = [row for row in summary.rows if not row.is_constant]
     longer = "run longer: more draws, or a larger thin"
     if moved:
         worst = max((row.r_hat for row in rows if not np.isnan(row.r_hat)), default=float("inf"))
         advice = f"the chains disagree: {longer if is_explored else 'let the default sampler explore'}"
-        checks.append(Check("worst R-hat", worst, MAX_R_HAT, worst <= MAX_R_HAT, advice))
+        checks.append(Check.at_most("worst R-hat", worst, MAX_R_HAT, advice))
         least = min((row.ess_bulk for row in rows if not np.isnan(row.ess_bulk)), default=0.0)
-        checks.append(Check("least ESS", least, MIN_ESS, least >= MIN_ESS, longer))
+        checks.append(Check.at_least("least ESS", least, MIN_ESS, longer))
     if acceptance_rate is not None and acceptance_rate.size:
         lowest = float(np.mean(acceptance_rate, axis=1).min())
         advice = "a chain hardly moves: unless pi sits on few configurations, lower the step size or warm up longer"
         is_decisive = lowest == 0 or not rows  # otherwise R-hat and ESS judge what the moves achieved
         grade = NOT_TRUSTED if is_decisive else NOTE
-        checks.append(Check("lowest acceptance", lowest, MIN_ACCEPTANCE, lowest >= MIN_ACCEPTANCE, advice, grade))
+        checks.append(Check.at_least("lowest acceptance", lowest, MIN_ACCEPTANCE, advice, grade=grade))
     if evidence is not None and not np.isnan(evidence.pareto_k):
         k = float(evidence.pareto_k)
         advice = "log Z and its error are unreliable: train the transport longer"
         grade = NOTE if log_weights is None else NOT_TRUSTED  # weighted draws are as good as their weights
-        checks.append(Check("Pareto k", k, MAX_PARETO_K, k <= MAX_PARETO_K, advice, grade))
+        checks.append(Check.at_most("Pareto k", k, MAX_PARETO_K, advice, grade=grade))
     return checks
 
 
@@ -204,7 +213,7 @@ def settled(own: Sequence[Check], others: Sequence[Check]) -> list[Check]:
     checks = [check for check in (*own, *others) if not (is_point and check.name == MOVED)]
     count = float(sum(check.is_independent for check in checks))
     advice = "chains that agree can all have missed a mode: let the default sampler explore (sampler='auto')"
-    return [*checks, Check(INDEPENDENT, count, 1.0, count >= 1, advice, UNCHECKED)]
+    return [*checks, Check.at_least(INDEPENDENT, count, 1.0, advice, grade=UNCHECKED)]
 
 
 def figure(value: float) -> str:

@@ -150,7 +150,7 @@ def any_scale(target: Target, *, scale: Any = 1.0, curvature: Curvature | None =
     return SamplingAlgorithm(init, step)
 
 
-def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) -> Tuning:
+def tuning(target: Target, **_: Any) -> Tuning:
     """Learns the curvature over doubling windows of the pooled chains, and tunes the scale to the acceptance."""
     d = target.space.num_dims
 
@@ -167,7 +167,7 @@ def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) 
         return jax.tree.map(lambda new, old: jnp.where(is_good, new, old), found, curvature)
 
     return windowed_tuning(
-        "curvature", target_acceptance, first=flat_curvature(d), first_scale=0.0,
+        "curvature", 0.574, first=flat_curvature(d), first_scale=0.0,
         no_moments=lambda: (moments_init(d, d), moments_init(d, d)), add=add, learn=learn,
         observe=lambda state, info: (state.position, state.gradient.slope),
         scale_after=lambda line: jnp.minimum(line, 0.0), bounds=(float(np.log(1e-6)), float(np.log(1e6))),

@@ -7,7 +7,7 @@ Each theta_i is the sign of a real y_i with a smooth density on either side:
 
 Between walls the motion is known in closed form. At the wall y_i = 0 with kinetic energy e_i, flipping theta_i changes
 log pi by `change`: if e_i + change > 0 the particle crosses and e_i grows by `change`, else it bounces. Energy is
-conserved exactly and every trajectory is accepted. y and p are drawn afresh from their exact law at each step, which
+conserved exactly and every trajectory is accepted. y and p are redrawn from their exact law at each step, which
 leaves only what matters of them: in the Gaussian case the first hits are uniform in (0, pi), then come every pi, and
 e_i ~ Exp(1).
 """

@@ -107,12 +107,12 @@ def discontinuous_hmc(
     return SamplingAlgorithm(start(target), step)
 
 
-def tuning(target: Target, *, target_crossing: float = TARGET_CROSSING, **_: Any) -> Tuning:
+def tuning(target: Target, **_: Any) -> Tuning:
     """Finds the step size at which a given share of coordinate updates is not turned back."""
     return dual_averaging_tuning(
         "step_size",
         1.0,
-        target_crossing,
+        TARGET_CROSSING,
         bounds=(SMALLEST_STEP, float(max(2, target.space.max_size))),
         statistic=lambda state, info: info.details["crossing_rate"],
     )

@@ -21,11 +21,11 @@ from jaxtyping import Array, Float
 from terrazzo.errors import OptionError
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.balancing import balancing_function
-from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning, as_float
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, as_float
 from terrazzo.samplers.parts.informed import GradientState, factorised_step, gradient_start
 from terrazzo.samplers.parts.ratios import offsets_of, taylor_log_ratios
 from terrazzo.samplers.parts.tables import Table, normalised
-from terrazzo.samplers.parts.tuning import dual_averaging_tuning
+from terrazzo.samplers.parts.tuning import dual_averaging_tuning, for_any_target
 from terrazzo.targets.target import Target
 
 FORMS = ("ordinal", "one_hot")
@@ -82,6 +82,5 @@ def discrete_langevin(
     return SamplingAlgorithm(init, step)
 
 
-def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) -> Tuning:
-    """Tunes the step size to the optimal acceptance of Langevin methods."""
-    return dual_averaging_tuning("step_size", 0.2, target_acceptance, bounds=(1e-6, 1e6))
+# to the optimal acceptance of Langevin methods
+tuning = for_any_target(dual_averaging_tuning("step_size", 0.2, 0.574, bounds=(1e-6, 1e6)))

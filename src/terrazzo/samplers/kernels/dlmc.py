@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from terrazzo.errors import OptionError
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.balancing import balancing_function
-from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning, as_float
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, as_float
 from terrazzo.samplers.parts.informed import GradientState, factorised_step, gradient_start
 from terrazzo.samplers.parts.ratios import offsets_of, taylor_log_ratios
 from terrazzo.samplers.parts.tables import Table, log_sum, normalised
-from terrazzo.samplers.parts.tuning import dual_averaging_tuning
+from terrazzo.samplers.parts.tuning import dual_averaging_tuning, for_any_target
 from terrazzo.targets.target import Target
 
 FORMS = ("interpolate", "euler")
@@ -86,6 +86,5 @@ def dlmc(
     return SamplingAlgorithm(init, step)
 
 
-def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) -> Tuning:
-    """Tunes the number of changes to the optimal acceptance of Langevin methods."""
-    return dual_averaging_tuning("num_changes", 1.0, target_acceptance, bounds=(0.05, 1e6))
+# to the optimal acceptance of Langevin methods
+tuning = for_any_target(dual_averaging_tuning("num_changes", 1.0, 0.574, bounds=(0.05, 1e6)))

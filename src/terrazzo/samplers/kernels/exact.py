@@ -82,7 +82,7 @@ def exact(key: Array, target: Target, chains: int, draws: int) -> Drawn:
     return Drawn(
         theta=theta, log_prob=census.log_prob[numbers], log_weights=None,
         evidence=LogZ(census.log_z, 0.0, float(numbers.size), float("nan")),
-        notes={}, checks=(Check(ENUMERATED, count, count, True, "", is_independent=True),),
+        notes={}, checks=(Check.at_least(ENUMERATED, count, count, "", is_independent=True),),
     )  # fmt: skip
 
 
@@ -148,8 +148,8 @@ def eliminated(
         theta=theta, log_prob=log_prob, log_weights=None,
         evidence=LogZ(answer.log_z, 0.0, float(log_prob.size), float("nan")), notes={},
         checks=(
-            Check(ELIMINATED, width, width, True, "", is_independent=True),
-            Check("error of the terms (nats)", error, _allowed(values), True, ""),
+            Check.at_most(ELIMINATED, width, width, "", is_independent=True),
+            Check("error of the terms (nats)", value=error, threshold=_allowed(values), passed=True, advice=""),
         ),
     )  # fmt: skip
 

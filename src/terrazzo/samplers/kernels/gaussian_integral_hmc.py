@@ -20,7 +20,7 @@ from jaxtyping import Array, Float
 from terrazzo.samplers.kernels.binary_hmc import check_binary
 from terrazzo.samplers.kernels.gibbs import positive_int, start
 from terrazzo.samplers.parts import randomness
-from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State, Tuning, as_float
+from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State, as_float
 from terrazzo.samplers.parts.pairwise import (
     Pairwise,
     binary_form,
@@ -29,7 +29,7 @@ from terrazzo.samplers.parts.pairwise import (
     inverse_temperature,
     pairwise_terms,
 )
-from terrazzo.samplers.parts.tuning import dual_averaging_tuning
+from terrazzo.samplers.parts.tuning import dual_averaging_tuning, for_any_target
 from terrazzo.targets.target import Target
 
 TARGET_ACCEPTANCE = 0.8
@@ -114,6 +114,4 @@ def gaussian_integral_hmc(
     return SamplingAlgorithm(start(target), step)
 
 
-def tuning(target: Target, *, target_acceptance: float = TARGET_ACCEPTANCE, **_: Any) -> Tuning:
-    """Finds the leapfrog step with an acceptance rate of `target_acceptance`."""
-    return dual_averaging_tuning("step_size", 0.3, target_acceptance, bounds=(1e-4, 2.0))
+tuning = for_any_target(dual_averaging_tuning("step_size", 0.3, TARGET_ACCEPTANCE, bounds=(1e-4, 2.0)))

@@ -97,7 +97,7 @@ def integer_metropolis(
     return SamplingAlgorithm(start(target), step)
 
 
-def tuning(target: Target, *, target_acceptance: float = 0.234, **options: Any) -> Tuning:
+def tuning(target: Target, **_: Any) -> Tuning:
     """Learns the covariance over doubling windows of the pooled chains, and tunes the scale to 0.234 acceptance."""
     num_dims = target.space.num_dims
 
@@ -111,7 +111,7 @@ def tuning(target: Target, *, target_acceptance: float = 0.234, **options: Any) 
         return jnp.where(jnp.all(jnp.isfinite(found)), found, factor)
 
     return windowed_tuning(
-        "factor", target_acceptance, first=jnp.eye(num_dims), first_scale=float(np.log(2.38 / np.sqrt(num_dims))),
+        "factor", 0.234, first=jnp.eye(num_dims), first_scale=float(np.log(2.38 / np.sqrt(num_dims))),
         no_moments=lambda: moments_init(num_dims, num_dims), add=add, learn=learn,
         observe=lambda state, info: (state.position,),
     )  # fmt: skip

@@ -74,7 +74,7 @@ def metropolis(target: Target, *, probability: Any = 0.1, boundary: str = "wrap"
     return SamplingAlgorithm(init, step)
 
 
-def tuning(target: Target, *, target_acceptance: float = 0.234, **options: Any) -> Tuning:
+def tuning(target: Target, **_: Any) -> Tuning:
     """Tunes the probability of moving between one coordinate a step and (nearly) all of them."""
     low = min(1.0 / target.space.num_dims, 0.5)
-    return dual_averaging_tuning("probability", 0.1, target_acceptance, transform="logit", bounds=(low, 0.95))
+    return dual_averaging_tuning("probability", 0.1, 0.234, transform="logit", bounds=(low, 0.95))

@@ -128,7 +128,7 @@ def path_auxiliary(
     return SamplingAlgorithm(init, step)
 
 
-def tuning(target: Target, *, target_acceptance: float = 0.574, **options: Any) -> Tuning:
+def tuning(target: Target, **options: Any) -> Tuning:
     """Tunes the path length, between one site and all of them."""
     longest = float(longest_path(target.space.num_dims, options.get("max_length")))
-    return dual_averaging_tuning("path_length", min(2.0, longest), target_acceptance, bounds=(1.0, max(longest, 1.001)))
+    return dual_averaging_tuning("path_length", min(2.0, longest), 0.574, bounds=(1.0, max(longest, 1.001)))

@@ -1,7 +1,7 @@
 """Tempered: parallel tempering on a mixed space, from a proper reference.
 
 Replica r follows pi_r, proportional to q0^(1 - beta_r) pi^beta_r with 0 = beta_0 < ... < beta_n = 1. The hottest one is
-drawn from q0 afresh every round; the others take a sweep over the sites and a move of the reals. Neighbours swap with
+redrawn from q0 every round; the others take a sweep over the sites and a move of the reals. Neighbours swap with
 probability min(1, exp((beta_{r+1} - beta_r) (w_r - w_{r+1}))), w = log pi - log q0, even pairs in one round and odd
 ones in the next. Where theta can be summed out, the ladder runs on the reals alone, and theta is drawn at its cold end.
 
@@ -23,18 +23,17 @@ from jaxtyping import Array, Bool, Float, Int
 from terrazzo.runtime.compilation import jit
 from terrazzo.samplers.kernels import blocked as _blocked
 from terrazzo.samplers.kernels import collapsed as _collapsed
-from terrazzo.samplers.kernels.tempering import log_swap, tried_pairs
+from terrazzo.samplers.kernels.tempering import log_swap, swap_order, tried_pairs
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning
-from terrazzo.samplers.parts.ladders import LadderState, default_ladder, equalised
+from terrazzo.samplers.parts.ladders import LadderState, adapted, as_ladder, first_state
 from terrazzo.samplers.parts.real_moves import ACCEPTANCE, Moved, chosen_kernel, hamiltonian, move_reals
-from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
+from terrazzo.samplers.parts.references import AbstractReference, UserReference, fitted_reference
 from terrazzo.samplers.parts.tuning import DualAveraging, dual_averaging_init, dual_averaging_update
 from terrazzo.spaces import Configuration
 from terrazzo.targets.mixed import interpolated, of_reference
 from terrazzo.targets.target import Target
 
 NUM_TEMPERATURES = 8
-FIRST_WINDOW = 8  # rounds before the ladder is first moved
 PILOT_CHAINS, PILOT_STEPS = 8, 200  # of the short chains that the reference is fitted to
 LEAPFROGS = 8  # of a move: swaps carry replicas on, so that long trajectories do not pay
 EVALUATIONS_A_ROUND = NUM_TEMPERATURES * (2 + 2 * LEAPFROGS)  # of the default ladder, of its moves of reals
@@ -43,6 +42,80 @@ EVALUATIONS_A_ROUND = NUM_TEMPERATURES * (2 + 2 * LEAPFROGS)  # of the default l
 # 102 with 8 indicators of a regression, 9.4 against 10 in a chain of 40 states (480 values).
 SIDE_BY_SIDE = 2**12
 FIRST_SCALE = 0.2  # of the moves of reals, in standard deviations of the reference
+
+
+class _Moves(NamedTuple):
+    """Moves of one replica, between the reference and the target.
+
+    Attributes:
+        target: The target.
+        reference: q0.
+        summation: How to sum out theta, or None.
+        conditionals: Of the sites by colour, or None.
+    """
+
+    target: Target
+    reference: AbstractReference
+    summation: Any
+    conditionals: Any
+
+    def value(self, theta: Array, y: Array) -> Array:
+        """log pi as a density of y, with theta summed out where that is possible."""
+        if self.summation is None:
+            return self.target.log_density(theta, y)
+        found = self.summation(y) + self.target.space.log_jacobian(y)
+        return jnp.where(jnp.isnan(found), -jnp.inf, found)
+
+    def log_weight(self, theta: Array, y: Array) -> Array:
+        """log pi - log q0."""
+        return weight_of(self.value(theta, y), self.reference.log_density(theta, y))
+
+    def redrawn(self, key: Array, beta: Array, theta: Array, y: Array) -> Array:
+        """A sweep over the sites at fixed reals."""
+        q0 = self.reference
+        if self.conditionals is not None and q0.has_independent_sites:
+            for one, part in zip(self.conditionals, jax.random.split(key, len(self.conditionals)), strict=True):
+                here = eqx.tree_at(lambda c: c.data, one, y, is_leaf=lambda x: x is None)
+                base = q0.site_logits(theta, y, one.sites)
+                logits = interpolated(beta, base, here.logits(theta))
+                theta = theta.at[one.sites].set(jax.random.categorical(part, logits, axis=-1).astype(theta.dtype))
+            return theta
+        given = self.target.given(y)
+
+        def update(i: Array, theta: Array) -> Array:
+            logits = interpolated(beta, q0.site_logits(theta, y, i), given.site_logits(theta, i))
+            return theta.at[i].set(jax.random.categorical(jax.random.fold_in(key, i), logits).astype(theta.dtype))
+
+        return jax.lax.fori_loop(0, self.target.space.num_dims, update, theta)
+
+    def __call__(self, key: Array, beta: Array, scale: Array, theta: Array, y: Array) -> tuple[Array, Moved, Array]:
+        """theta, the move of the reals, and the log-weight after it; the hottest replica is redrawn from q0."""
+        theta_key, real_key, fresh_key = jax.random.split(key, 3)
+        if self.target.space.num_dims and self.summation is None:
+            theta = self.redrawn(theta_key, beta, theta, y)
+        fresh_theta, fresh_y = self.reference.draw(fresh_key)
+        y, scale = jnp.where(beta == 0, fresh_y, y), jnp.where(beta == 0, 0.0, scale)  # what is fresh is not moved
+        if fresh_theta.shape == theta.shape:
+            theta = jnp.where(beta == 0, fresh_theta, theta)
+
+        def density(y: Array) -> tuple[Array, Array]:
+            found, base = self.value(theta, y), self.reference.log_density(theta, y)
+            return interpolated(beta, base, found), weight_of(found, base)
+
+        mass = self.reference.variances
+        if self.target.has_real_gradient:
+            moved, weight = hamiltonian(real_key, density, y, scale=scale, mass=mass, num_steps=LEAPFROGS)
+            return theta, moved, weight
+        moved = move_reals(
+            real_key, lambda y: density(y)[0], y, kernel="random_walk", scale=scale, inverse_mass_matrix=mass
+        )
+        return theta, moved, self.log_weight(theta, moved.reals)
+
+    def of_all(self, *replicas: Array) -> tuple[Array, Moved, Array]:
+        """The moves of all replicas, side by side or one after the other."""
+        sums = self.summation
+        is_wide = sums is not None and sums.num_values > SIDE_BY_SIDE and jax.default_backend() == "cpu"
+        return jax.lax.map(lambda each: self(*each), replicas) if is_wide else jax.vmap(self.__call__)(*replicas)
 
 
 class TemperedState(NamedTuple):
@@ -91,6 +164,7 @@ def tempered(
         conditionals: Of the sites by colour, as `prepare` reads them.
 
     >>> import terrazzo as tz
+    >>> from terrazzo.samplers.parts.references import FittedReference
     >>> target = tz.Target(lambda x: jnp.logaddexp(-0.5 * (x - 9) ** 2, -0.5 * (x + 9) ** 2), tz.real())
     >>> sampler = tempered(target, reference=FittedReference(jnp.zeros(1), jnp.full(1, 9.0), jnp.zeros((0, 1))))
     >>> state = sampler.init(Configuration(jnp.zeros(0, jnp.int32), jnp.zeros(1)))
@@ -100,101 +174,45 @@ def tempered(
     """
     dtype = jnp.result_type(float)
     q0 = prepare(target)["reference"] if reference is None else reference
-    betas = default_ladder(num_temperatures) if inverse_temperatures is None else inverse_temperatures
-    betas = jnp.asarray(betas, dtype)
+    betas = as_ladder(inverse_temperatures, num_temperatures)
     count = betas.shape[0]
     steps = jnp.full(count, FIRST_SCALE, dtype) if scales is None else jnp.asarray(scales, dtype)
-    kernel = "hmc" if target.has_real_gradient else "random_walk"
-    num_reals = target.space.num_reals
-    mass = q0.sd**2 if isinstance(q0, FittedReference) else jnp.ones(num_reals, dtype)
+    moves = _Moves(target, q0, summation, conditionals)
 
-    def value(theta: Array, y: Array) -> Array:
-        if summation is None:
-            return target.log_density(theta, y)
-        found = summation(y) + target.space.log_jacobian(y)
-        return jnp.where(jnp.isnan(found), -jnp.inf, found)
-
-    def log_weight(theta: Array, y: Array) -> Array:
-        return weight_of(value(theta, y), q0.log_density(theta, y))
-
-    def redrawn(key: Array, beta: Array, theta: Array, y: Array) -> Array:
-        """A sweep over the sites at fixed reals."""
-        if conditionals is not None and isinstance(q0, FittedReference):
-            for one, part in zip(conditionals, jax.random.split(key, len(conditionals)), strict=True):
-                here = eqx.tree_at(lambda c: c.data, one, y, is_leaf=lambda x: x is None)
-                logits = interpolated(beta, q0.log_probs[one.sites], here.logits(theta))
-                theta = theta.at[one.sites].set(jax.random.categorical(part, logits, axis=-1).astype(theta.dtype))
-            return theta
-        given = target.given(y)
-
-        def update(i: Array, theta: Array) -> Array:
-            logits = interpolated(beta, q0.site_logits(theta, y, i), given.site_logits(theta, i))
-            return theta.at[i].set(jax.random.categorical(jax.random.fold_in(key, i), logits).astype(theta.dtype))
-
-        return jax.lax.fori_loop(0, target.space.num_dims, update, theta)
-
-    def move(key: Array, beta: Array, scale: Array, theta: Array, y: Array) -> tuple[Array, Moved, Array]:
-        """theta, the move of the reals, and the log-weight after it."""
-        theta_key, real_key, fresh_key = jax.random.split(key, 3)
-        if target.space.num_dims and summation is None:
-            theta = redrawn(theta_key, beta, theta, y)
-        fresh_theta, fresh_y = q0.draw(fresh_key)
-        y, scale = jnp.where(beta == 0, fresh_y, y), jnp.where(beta == 0, 0.0, scale)  # what is fresh is not moved
-        if fresh_theta.shape == theta.shape:
-            theta = jnp.where(beta == 0, fresh_theta, theta)
-
-        def density(y: Array) -> tuple[Array, Array]:
-            found, base = value(theta, y), q0.log_density(theta, y)
-            return interpolated(beta, base, found), weight_of(found, base)
-
-        if kernel == "hmc":
-            moved, weight = hamiltonian(real_key, density, y, scale=scale, mass=mass, num_steps=LEAPFROGS)
-            return theta, moved, weight
-        moved = move_reals(
-            real_key, lambda y: density(y)[0], y, kernel=kernel, scale=scale, inverse_mass_matrix=mass
-        )  # fmt: skip
-        return theta, moved, log_weight(theta, moved.reals)
-
-    def as_state(key: Array, thetas: Array, ys: Array, weights: Array, is_divergent: Array, parity: Array) -> Any:
-        theta, y = thetas[-1], ys[-1]
+    def cold_end(key: Array, theta: Array, y: Array) -> dict[str, Array]:
+        """What a ladder shows of itself; a theta that was summed out is drawn here."""
         if summation is not None:
             theta = summation.backward(key, summation.forward(y)[1])
-        return TemperedState(theta, y, target.log_prob_of(theta, y), is_divergent, thetas, ys, weights, parity)
+        return {"position": theta, "reals": y, "log_prob": target.log_prob_of(theta, y)}
 
     def init(position: Configuration, rng_key: Any = None) -> TemperedState:
         theta, y = position.theta, jnp.asarray(position.reals, dtype)
         thetas, ys = jnp.broadcast_to(theta, (count, *theta.shape)), jnp.broadcast_to(y, (count, *y.shape))
-        weights = jnp.broadcast_to(log_weight(theta, y), (count,))
-        zero = jnp.zeros((), jnp.int32)
-        return TemperedState(theta, y, target.log_prob_of(theta, y), jnp.asarray(False), thetas, ys, weights, zero)
+        weights = jnp.broadcast_to(moves.log_weight(theta, y), (count,))
+        return TemperedState(
+            position=theta, reals=y, log_prob=target.log_prob_of(theta, y), is_divergent=jnp.asarray(False),
+            thetas=thetas, ys=ys, log_weights=weights, parity=jnp.zeros((), jnp.int32),
+        )  # fmt: skip
 
     def step(rng_key: Array, state: TemperedState) -> tuple[TemperedState, Info]:
         move_key, swap_key, last_key = jax.random.split(rng_key, 3)
         keys = jax.random.split(move_key, count)
-        thetas, moved, weights = _of_all(summation, move)(keys, betas, steps, state.thetas, state.ys)
+        thetas, moved, weights = moves.of_all(keys, betas, steps, state.thetas, state.ys)
         log_rates = log_swap(betas, weights)
         is_swapped = tried_pairs(count - 1, state.parity)
         is_swapped &= jnp.log(jax.random.uniform(swap_key, log_rates.shape, dtype)) < log_rates
-        no = jnp.zeros(1, bool)
-        up, down = jnp.concatenate([is_swapped, no]), jnp.concatenate([no, is_swapped])
-        order = jnp.arange(count, dtype=jnp.int32) + up.astype(jnp.int32) - down.astype(jnp.int32)
-        new = as_state(
-            last_key, thetas[order], moved.reals[order], weights[order], moved.is_divergent[-1], 1 - state.parity,
+        order = swap_order(is_swapped)
+        thetas, ys, is_divergent = thetas[order], moved.reals[order], moved.is_divergent[-1]
+        new = TemperedState(
+            **cold_end(last_key, thetas[-1], ys[-1]), is_divergent=is_divergent, thetas=thetas, ys=ys,
+            log_weights=weights[order], parity=1 - state.parity,
         )  # fmt: skip
         is_accepted = jnp.any(new.reals != state.reals) | jnp.any(new.position != state.position)
         evaluations = (moved.num_evaluations.sum() + 2 * count + 1).astype(jnp.int32)
-        details = {
-            "is_divergent": moved.is_divergent[-1], "swap_rates": jnp.exp(log_rates), "rates": moved.acceptance_rate,
-        }  # fmt: skip
+        details = {"is_divergent": is_divergent, "swap_rates": jnp.exp(log_rates), "rates": moved.acceptance_rate}
         return new, Info(moved.acceptance_rate[-1], is_accepted, evaluations, details)
 
     return SamplingAlgorithm(init, step)
-
-
-def _of_all(summation: Any, move: Callable) -> Callable:
-    """A function of one replica as one of all of them, side by side or one after the other."""
-    is_wide = summation is not None and summation.num_values > SIDE_BY_SIDE and jax.default_backend() == "cpu"
-    return (lambda *args: jax.lax.map(lambda each: move(*each), args)) if is_wide else jax.vmap(move)
 
 
 def weight_of(value: Array, base: Array) -> Array:
@@ -231,7 +249,7 @@ def _pilot(target: Target, build: Callable, key: Array, start: Any, num_steps: i
 def prepare(target: Target, *, reference: Any = None, **others: Any) -> dict[str, Any]:
     """Finds how to move theta, and fits the reference to short chains where the target has none."""
     summation = others.pop("summation", None)
-    if summation is None and not (isinstance(reference, FittedReference) and reference.log_probs.shape[0]):
+    if summation is None and not (reference is not None and reference.is_over_sites):
         summation = _collapsed.affordable_summation(target) if target.has_real_gradient else None
     others.pop("conditionals", None)
     if reference is None and target.reference is not None:
@@ -265,27 +283,17 @@ def tuning(
     target: Target, *, inverse_temperatures: Any = None, num_temperatures: int = NUM_TEMPERATURES, **_: Any
 ) -> Tuning:
     """Adapts the ladder to equal swap rates and the step size of every replica to its acceptance."""
-    first = default_ladder(num_temperatures) if inverse_temperatures is None else np.asarray(inverse_temperatures)
+    first = as_ladder(inverse_temperatures, num_temperatures)
     wanted = ACCEPTANCE["hmc" if chosen_kernel(target, "auto") == "nuts" else "random_walk"]
 
     def init() -> _Search:
-        betas, zero = jnp.asarray(first, jnp.result_type(float)), jnp.zeros((), jnp.int32)
-        ladder = LadderState(betas, jnp.zeros(len(first) - 1, betas.dtype), zero, zero + FIRST_WINDOW)
-        line = jnp.full(len(first), np.log(FIRST_SCALE), betas.dtype)
-        return _Search(ladder, dual_averaging_init(line)._replace(error_sum=jnp.zeros_like(line)))
+        line = jnp.full(len(first), np.log(FIRST_SCALE), first.dtype)
+        return _Search(first_state(first), dual_averaging_init(line)._replace(error_sum=jnp.zeros_like(line)))
 
     def update(state: _Search, seen: tuple[Array, Array]) -> _Search:
         swap_rates, rates = seen
-        old = state.ladder
-        rejections, count = old.rejections + 1.0 - swap_rates.mean(axis=0), old.num_rounds + 1
-        is_full = count >= old.window
-        betas = jnp.where(is_full, equalised(old.betas, rejections / count.astype(rejections.dtype)), old.betas)
-        ladder = LadderState(
-            betas, jnp.where(is_full, 0.0, rejections), jnp.where(is_full, 0, count),
-            jnp.where(is_full, 2 * old.window, old.window),
-        )  # fmt: skip
         scales = dual_averaging_update(state.scales, wanted - jnp.nanmean(rates, axis=0), bounds=(-12.0, 1.0))
-        return _Search(ladder, scales)
+        return _Search(adapted(state.ladder, swap_rates), scales)
 
     return Tuning(
         init=init,

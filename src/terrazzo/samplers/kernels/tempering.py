@@ -9,7 +9,7 @@ for even r in one round and odd r in the next. The deterministic alternation mak
 straight line instead of diffusing. One chain is one ladder; its position is the cold replica.
 
 A ladder is carried as configurations and their untempered log pi. The kernels' own states hold beta log pi and are made
-afresh every round, because both a swap and a move of the ladder in warm-up change beta.
+again every round, because both a swap and a move of the ladder in warm-up change beta.
 
 Configurations stay where they are: a swap exchanges their temperatures. So the replicas of one ladder may be
 distributed over devices, which then tell each other their log pi and nothing else.
@@ -47,7 +47,7 @@ from terrazzo.targets.target import Target, after
 
 
 class TemperingState(NamedTuple):
-    """A ladder. `by_temperature` has the tempered draws for whoever can use them.
+    """A ladder. Where one device holds it, `positions[places]` are the configurations, hottest first.
 
     Attributes:
         position: The cold configuration; zeros on a device that does not hold it.
@@ -145,14 +145,19 @@ def tried_pairs(num_pairs: int, parity: Int[Array, ""]) -> Bool[Array, " pair"]:
     return jnp.arange(num_pairs, dtype=jnp.int32) % 2 == parity
 
 
+def swap_order(is_swapped: Bool[Array, " pair"]) -> Int[Array, " replica"]:
+    """Which replica each temperature has after some disjoint pairs have swapped."""
+    rungs = jnp.arange(is_swapped.shape[0] + 1, dtype=jnp.int32)
+    no = jnp.zeros(1, bool)
+    up, down = jnp.concatenate([is_swapped, no]), jnp.concatenate([no, is_swapped])
+    return rungs + up.astype(jnp.int32) - down.astype(jnp.int32)
+
+
 def exchanged(
     is_swapped: Bool[Array, " pair"], places: Int[Array, " replica"], log_probs: Float[Array, " replica"]
 ) -> tuple[Int[Array, " replica"], Float[Array, " replica"]]:
     """The places of the configurations and their log pi after some disjoint pairs have swapped."""
-    rungs = jnp.arange(is_swapped.shape[0] + 1, dtype=jnp.int32)
-    no = jnp.zeros(1, bool)
-    up, down = jnp.concatenate([is_swapped, no]), jnp.concatenate([no, is_swapped])
-    order = rungs + up.astype(jnp.int32) - down.astype(jnp.int32)
+    order = swap_order(is_swapped)
     return places[order], log_probs[order]
 
 
@@ -194,14 +199,32 @@ def _held(num_replicas: int) -> _Held:
     return _Held(jnp.zeros((), jnp.int32) if parts == 1 else jax.lax.axis_index(REPLICAS) * count, count)
 
 
-def by_temperature(state: TemperingState) -> Int[Array, "replica dim"]:
-    """All configurations of a ladder that one device holds, hottest first."""
-    return state.positions[state.places]
-
-
 def has_cold(state: TemperingState) -> Bool[Array, ""]:
     """Whether this device holds the cold configuration of a ladder."""
     return _held(state.places.shape[0]).local(state.places[-1])[1]
+
+
+def _moved(key: randomness.Key, algorithm: SamplingAlgorithm, num_moves: int, replica: Any) -> tuple[Any, tuple]:
+    """A replica after some moves: its mean acceptance, whether it moved, and its evaluations."""
+
+    def once(key: Any, _: Any, carry: tuple) -> tuple:
+        replica, acceptance, is_accepted, num_evaluations = carry
+        replica, info = algorithm.step(key, replica)
+        acceptance = acceptance + as_float(info.acceptance_rate) / num_moves
+        return replica, acceptance, is_accepted | info.is_accepted, num_evaluations + info.num_evaluations
+
+    start = (replica, as_float(0.0), jnp.asarray(False), jnp.zeros((), jnp.int32))
+    replica, *rest = randomness.loop(key, num_moves, once, start)
+    return replica, tuple(rest)
+
+
+def _started(
+    kernel_at: Callable[[Array], SamplingAlgorithm], positions: Array, log_probs: Array, betas: Array, keys: Array
+) -> Any:
+    """The states of the kernels of all replicas, from their configurations and untempered log pi."""
+    if starts_plainly(kernel_at(betas[0]), positions[0], keys[0]):
+        return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
+    return jax.vmap(lambda beta, theta, key: kernel_at(beta).init(theta, key))(betas, positions, keys)
 
 
 def parallel_tempering(
@@ -231,7 +254,7 @@ def parallel_tempering(
     >>> target = tz.Target(lambda s: 9.0 * (s[0] == s[1]), tz.binary(2))
     >>> sampler = parallel_tempering(target, inverse_temperatures=[0.0, 0.5, 1.0], kernel="gibbs")
     >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
-    >>> by_temperature(state).shape, info.details["swap_rates"].shape
+    >>> state.positions[state.places].shape, info.details["swap_rates"].shape
     ((3, 2), (2,))
     """
     betas = as_ladder(inverse_temperatures, positive_int("num_temperatures", num_temperatures))
@@ -248,35 +271,20 @@ def parallel_tempering(
         log_prob, places = target.log_prob(position), jnp.arange(num_replicas, dtype=jnp.int32)
         positions = jnp.broadcast_to(position, (_held(num_replicas).size, *position.shape))
         log_probs = jnp.broadcast_to(log_prob, (num_replicas,))
-        return TemperingState(position, log_prob, positions, places, log_probs, jnp.zeros((), jnp.int32))
+        return TemperingState(
+            position=position, log_prob=log_prob, positions=positions, places=places, log_probs=log_probs,
+            parity=jnp.zeros((), jnp.int32),
+        )  # fmt: skip
 
     def move(beta: Array, key: randomness.Key, replica: Any) -> tuple[Any, tuple]:
-        algorithm = kernel_at(beta)
-
-        def once(key: Any, _: Any, carry: tuple) -> tuple:
-            replica, acceptance, is_accepted, num_evaluations = carry
-            replica, info = algorithm.step(key, replica)
-            acceptance = acceptance + as_float(info.acceptance_rate) / num_moves
-            return replica, acceptance, is_accepted | info.is_accepted, num_evaluations + info.num_evaluations
-
-        start = (replica, as_float(0.0), jnp.asarray(False), jnp.zeros((), jnp.int32))
-        replica, *rest = randomness.loop(key, num_moves, once, start)
-        return replica, tuple(rest)
-
-    def kernel_states(positions: Array, log_probs: Array, betas: Array, keys: Array) -> Any:
-        def start(beta: Array, theta: Array, key: Array) -> Any:
-            return kernel_at(beta).init(theta, key)
-
-        if starts_plainly(kernel_at(betas[0]), positions[0], keys[0]):
-            return State(positions, tempered_log_prob(betas, log_probs))  # all that it holds: no evaluation needed
-        return jax.vmap(start)(betas, positions, keys)
+        return _moved(key, kernel_at(beta), num_moves, replica)
 
     def step(rng_key: Array, state: TemperingState) -> tuple[TemperingState, Info]:
         move_key, swap_key, start_key = jax.random.split(rng_key, 3)
         held, places = _held(num_replicas), state.places
         rungs = held.rows(jnp.argsort(places))  # the temperatures of the configurations that are held
         start_keys, move_keys = (jax.random.split(key, num_replicas)[rungs] for key in (start_key, move_key))
-        replicas = kernel_states(state.positions, state.log_probs[rungs], betas[rungs], start_keys)
+        replicas = _started(kernel_at, state.positions, state.log_probs[rungs], betas[rungs], start_keys)
         replicas, seen = jax.vmap(move)(betas[rungs], move_keys, replicas)
         positions, here = replicas.position, replicas.log_prob
         rates, moved, counts, log_probs = (held.all(x)[places] for x in (*seen, here))
@@ -295,7 +303,10 @@ def parallel_tempering(
         num_evaluations = num_evaluations + (0 if target.soft_level is None else 1)
         index, is_here = held.local(places[-1])
         cold = positions[index] if num_parts(REPLICAS) == 1 else jnp.where(is_here, positions[index], 0)
-        new = TemperingState(cold, log_probs[-1], positions, places, log_probs, 1 - state.parity)
+        new = TemperingState(
+            position=cold, log_prob=log_probs[-1], positions=positions, places=places, log_probs=log_probs,
+            parity=1 - state.parity,
+        )  # fmt: skip
         details = {"swap_rates": jnp.exp(log_rates)}  # of every pair, tried or not
         return new, Info(rates[-1], moved[-1], num_evaluations.astype(jnp.int32), details)
 

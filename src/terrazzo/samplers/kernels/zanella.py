@@ -20,6 +20,8 @@ from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, Tuning, as_float
 from terrazzo.targets.target import Target
 
+NUM_JUMPS = 4.0  # of a step, on average
+
 
 def holding_time(key: Array, log_rate: Float[Array, ""]) -> Float[Array, ""]:
     """An exponential time; infinite at rate 0 and zero at an infinite rate."""
@@ -115,11 +117,11 @@ class Rate(NamedTuple):
     log_rate: Float[Array, ""]
 
 
-def tuning(target: Target, *, num_jumps: float = 4.0, **options: Any) -> Tuning:
-    """Sets the duration so that a step makes `num_jumps` jumps on average: tau = num_jumps / (jumps per unit time)."""
+def tuning(target: Target, **_: Any) -> Tuning:
+    """Sets the duration so that a step makes `NUM_JUMPS` jumps on average: tau = NUM_JUMPS / (jumps per unit time)."""
 
     def duration(state: Rate) -> dict[str, Any]:
-        return {"duration": num_jumps * jnp.exp(-state.log_rate)}
+        return {"duration": NUM_JUMPS * jnp.exp(-state.log_rate)}
 
     def update(state: Rate, jumps: Float[Array, " chain"]) -> Rate:
         step = state.step + 1.0

@@ -27,6 +27,8 @@ from terrazzo.targets.structure import AbstractSiteLogits, Structure
 from terrazzo.targets.target import Target
 
 MAX_PAIR_EVALUATIONS = 2_000_000
+NUM_PROBED = 3  # configurations at which interactions are looked for, and four times as many if some escaped
+NUM_VERIFIED = 8  # configurations at which colours are verified; each costs d + 1 evaluations and one a colour
 NUM_COMPARED = 4  # configurations at which conditionals that were read are compared with log pi
 
 Read = tuple[tuple[int, ...], list[AbstractSiteLogits]]
@@ -79,20 +81,13 @@ def greedy_colours(graph: np.ndarray) -> tuple[int, ...]:
     return tuple(int(c) for c in colours)
 
 
-def verify_colours(target: Target, colours: Any, *, num_points: int = 8, seed: int = 0) -> bool:
-    """Whether sites of one colour change log pi independently of each other, at random configurations.
-
-    Args:
-        target: The target.
-        colours: One colour per coordinate.
-        num_points: Configurations tried; each costs d + 1 evaluations and one per colour.
-        seed: Of the configurations.
-    """
+def verify_colours(target: Target, colours: Any) -> bool:
+    """Whether sites of one colour change log pi independently of each other, at random configurations."""
     colours = np.asarray(colours)
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([0, 1])
     d = target.space.num_dims
     names = np.unique(colours)
-    for _ in range(num_points):
+    for _ in range(NUM_VERIFIED):
         theta, other = random_pair(target, rng)
         points = np.tile(theta, (1 + d + len(names), 1))
         points[1 + np.arange(d), np.arange(d)] = other
@@ -107,7 +102,7 @@ def verify_colours(target: Target, colours: Any, *, num_points: int = 8, seed: i
     return True
 
 
-def find_colours(target: Target, *, num_points: int = 3, seed: int = 0) -> tuple[int, ...]:
+def find_colours(target: Target) -> tuple[int, ...]:
     """A verified colouring of the target's interaction graph: its own if it has one, else found by probing.
 
     >>> import terrazzo as tz
@@ -117,18 +112,18 @@ def find_colours(target: Target, *, num_points: int = 3, seed: int = 0) -> tuple
     """
     if target.colours is not None:
         return checked_colours(target, target.colours)
-    rng = np.random.default_rng([seed, 0])
+    rng = np.random.default_rng([0, 0])
     if target.has_gradient:
         try:
-            graph = _graph_by_hessian(target, num_points, rng)
+            graph = _graph_by_hessian(target, NUM_PROBED, rng)
         except Exception:  # a gradient does not promise a second one (custom derivatives)
             graph = None
-        if graph is not None and verify_colours(target, colours := greedy_colours(graph), seed=seed):
+        if graph is not None and verify_colours(target, colours := greedy_colours(graph)):
             return colours
     # rare interactions may escape a few points: try again with more of them before giving up
     for factor in (1, 4):
-        colours = greedy_colours(_graph_by_differences(target, factor * num_points, rng))
-        if verify_colours(target, colours, seed=seed):
+        colours = greedy_colours(_graph_by_differences(target, factor * NUM_PROBED, rng))
+        if verify_colours(target, colours):
             return colours
     return tuple(range(target.space.num_dims))
 

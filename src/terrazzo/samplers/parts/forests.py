@@ -99,7 +99,7 @@ def rooted(edges: np.ndarray, num_sites: int, block: np.ndarray) -> Forest:
         table[:, depth, : len(level)] = np.asarray(level).T
     leaving = [(i, j, e) for i in block.tolist() for j, e in around[i] if not inside[j]]
     inner, outer, links = np.asarray(leaving, np.int32).reshape(-1, 3).T
-    return Forest(table[0], table[1], table[2], inner, outer, links)
+    return Forest(nodes=table[0], parents=table[1], links=table[2], inner=inner, outer=outer, outer_links=links)
 
 
 def _by_depth(around: Sequence, inside: np.ndarray, start: int) -> list[list[tuple[int, int, int]]]:

@@ -78,26 +78,35 @@ def equalised(betas: Float[Array, " replica"], rejections: Float[Array, " pair"]
     return jnp.interp(levels, barrier, betas).at[0].set(betas[0]).at[-1].set(betas[-1])
 
 
+def first_state(betas: Float[Array, " replica"]) -> LadderState:
+    """A ladder before its adaptation."""
+    zero = jnp.zeros((), jnp.int32)
+    return LadderState(betas, jnp.zeros(len(betas) - 1, betas.dtype), zero, zero + FIRST_WINDOW)
+
+
+def adapted(state: LadderState, swap_rates: Float[Array, "chain pair"]) -> LadderState:
+    """The ladder after one more round; it moves where a window ends."""
+    rejections = state.rejections + 1.0 - swap_rates.mean(axis=0)
+    count = state.num_rounds + 1
+    is_full = count >= state.window
+    return LadderState(
+        jnp.where(is_full, equalised(state.betas, rejections / count.astype(rejections.dtype)), state.betas),
+        jnp.where(is_full, 0.0, rejections),
+        jnp.where(is_full, 0, count),
+        jnp.where(is_full, 2 * state.window, state.window),
+    )
+
+
 def tuning(
     target: Target, *, inverse_temperatures: Any = None, num_temperatures: int = DEFAULT_TEMPERATURES, **_: Any
 ) -> Tuning:
     """Adapts the ladder to equal swap rates, in windows of doubling length, from the pooled chains."""
     first = as_ladder(inverse_temperatures, num_temperatures)
-
-    def init() -> LadderState:
-        zero = jnp.zeros((), jnp.int32)
-        return LadderState(first, jnp.zeros(len(first) - 1, first.dtype), zero, zero + FIRST_WINDOW)
-
-    def update(state: LadderState, swap_rates: Float[Array, "chain pair"]) -> LadderState:
-        rejections = state.rejections + 1.0 - swap_rates.mean(axis=0)
-        count = state.num_rounds + 1
-        is_full = count >= state.window
-        return LadderState(
-            jnp.where(is_full, equalised(state.betas, rejections / count.astype(rejections.dtype)), state.betas),
-            jnp.where(is_full, 0.0, rejections),
-            jnp.where(is_full, 0, count),
-            jnp.where(is_full, 2 * state.window, state.window),
-        )
-
     parameters = lambda state: {"inverse_temperatures": state.betas}
-    return Tuning(init, parameters, lambda state, info: info.details["swap_rates"], update, parameters)
+    return Tuning(
+        init=lambda: first_state(first),
+        parameters=parameters,
+        observe=lambda state, info: info.details["swap_rates"],
+        update=adapted,
+        final=parameters,
+    )

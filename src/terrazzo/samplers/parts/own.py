@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 from terrazzo.errors import OptionError
 from terrazzo.samplers.parts.base import Info, SamplerSpec, SamplingAlgorithm, as_float
 from terrazzo.targets.target import Target
-from terrazzo.targets.tracing import anew
+from terrazzo.targets.tracing import untraced
 
 REMEDY = "init(position, rng_key) -> state, step(rng_key, state) -> (state, info), with state.position int32[d]"
 
@@ -66,8 +66,8 @@ def _check(kernel: Any, target: Target) -> None:
     """Traces the kernel once; raises unless it keeps a flat configuration as its position."""
     theta, key = jnp.zeros(target.space.num_dims, jnp.int32), jax.random.key(0)
     try:
-        state = jax.eval_shape(anew(kernel.init), theta, key)
-        after, _ = jax.eval_shape(anew(kernel.step), key, state)
+        state = jax.eval_shape(untraced(kernel.init), theta, key)
+        after, _ = jax.eval_shape(untraced(kernel.step), key, state)
         shape, dtype = after.position.shape, after.position.dtype
     except Exception as error:
         text = " ".join(str(error).split())[:200]

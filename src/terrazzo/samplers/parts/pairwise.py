@@ -20,6 +20,7 @@ from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.errors.arguments import shown
 from terrazzo.runtime.compilation import jit
 from terrazzo.targets.interactions import evaluate
+from terrazzo.targets.pair_models import AbstractPairModel
 from terrazzo.targets.reading import structure_of
 from terrazzo.targets.target import Target
 
@@ -129,9 +130,8 @@ def pairwise_terms(target: Target) -> Pairwise:
     sizes = target.space.sizes
     if (sizes != sizes[0]).any():
         raise UnsupportedError("target", "has variables of different sizes", "pairwise methods need one size for all")
-    own = getattr(target.log_prob_fn, "pairwise", None)
-    if own is not None:
-        terms = Pairwise(*own())
+    if isinstance(target.log_prob_fn, AbstractPairModel):
+        terms = Pairwise(*target.log_prob_fn.pairwise())
         if _is_concrete(target):
             with jax.ensure_compile_time_eval():
                 _verify(target, terms)

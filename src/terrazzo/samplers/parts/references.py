@@ -9,7 +9,9 @@ that the short chains missed is still within reach.
 Reference: Surjanovic, Syed, Bouchard-Cote, Campbell (2022), Parallel tempering with a variational reference.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -27,7 +29,35 @@ WIDE = 3.0  # standard deviation of the wide part: in unconstrained coordinates 
 UNIFORM_SHARE = 0.5
 
 
-class FittedReference(eqx.Module):
+class AbstractReference(eqx.Module):
+    """A normalised law on a mixed space, or on its reals alone where theta is summed out."""
+
+    has_independent_sites: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def is_over_sites(self) -> bool:
+        """Whether theta is part of it."""
+
+    @property
+    @abstractmethod
+    def variances(self) -> Float[Array, " real"]:
+        """Of the reals, about: what moves along them are scaled by."""
+
+    @abstractmethod
+    def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
+        """The log-density with respect to counting x Lebesgue measure of y; of y alone where theta is summed out."""
+
+    @abstractmethod
+    def draw(self, key: Array) -> tuple[Array, Array]:
+        """theta and y."""
+
+    @abstractmethod
+    def site_logits(self, theta: Int[Array, " dim"], y: Array, i: Array) -> Float[Array, " value"]:
+        """The conditional of one site."""
+
+
+class FittedReference(AbstractReference):
     """A product over sites times a mixture of two products over reals.
 
     Attributes:
@@ -39,9 +69,17 @@ class FittedReference(eqx.Module):
     mean: Float[Array, " real"]
     sd: Float[Array, " real"]
     log_probs: Float[Array, "site value"]
+    has_independent_sites = True
+
+    @property
+    def is_over_sites(self) -> bool:
+        return self.log_probs.shape[0] > 0
+
+    @property
+    def variances(self) -> Float[Array, " real"]:
+        return self.sd**2
 
     def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
-        """The log-density with respect to counting x Lebesgue measure of y."""
         near = jnp.sum(jax.scipy.stats.t.logpdf(y, float(DEGREES), self.mean, self.sd))
         wide = jnp.sum(jax.scipy.stats.norm.logpdf(y, 0.0, WIDE))
         both = jnp.logaddexp(near, wide) - np.log(2.0)
@@ -49,7 +87,6 @@ class FittedReference(eqx.Module):
         return both + (jnp.sum(self.log_probs[sites, theta]) if self.log_probs.shape[0] else 0.0)
 
     def draw(self, key: Array) -> tuple[Array, Array]:
-        """theta and y."""
         which, near, wide, theta = jax.random.split(key, 4)
         shape = self.mean.shape
         normal, squares = jnp.split(jax.random.normal(near, (1 + DEGREES, *shape), self.mean.dtype), [1])
@@ -59,11 +96,10 @@ class FittedReference(eqx.Module):
         return jax.random.categorical(theta, self.log_probs, axis=-1).astype(jnp.int32), y
 
     def site_logits(self, theta: Int[Array, " dim"], y: Array, i: Array) -> Float[Array, " value"]:
-        """The conditional of one site."""
         return self.log_probs[i]
 
 
-class UserReference(eqx.Module):
+class UserReference(AbstractReference):
     """The user's reference, in unconstrained coordinates.
 
     Attributes:
@@ -75,20 +111,27 @@ class UserReference(eqx.Module):
     prior: Target
     draw_fn: Callable = eqx.field(static=True)
     summation: Summation | None = eqx.field(static=True)
+    has_independent_sites = False
 
     def __init__(self, target: Target, summation: Summation | None = None):
         assert target.reference is not None
         self.prior, self.draw_fn, self.summation = of_reference(target), target.reference.draw, summation
 
+    @property
+    def is_over_sites(self) -> bool:
+        return self.summation is None and self.prior.space.num_dims > 0
+
+    @property
+    def variances(self) -> Float[Array, " real"]:
+        return jnp.ones(self.prior.space.num_reals)
+
     def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
-        """The log-density with respect to counting x Lebesgue measure of y; of y alone where theta is summed out."""
         if self.summation is None:
             return self.prior.log_density(theta, y)
         value = self.summation(y) + self.prior.space.log_jacobian(y)
         return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
     def draw(self, key: Array) -> tuple[Array, Array]:
-        """theta and y."""
         values, space = self.draw_fn(key), self.prior.space
         named = {"theta": values} if space.is_plain else values
         dtype = jnp.result_type(float)
@@ -99,7 +142,6 @@ class UserReference(eqx.Module):
         return jnp.concatenate([jnp.zeros(0, jnp.int32), *codes]), jnp.concatenate(y).astype(dtype)
 
     def site_logits(self, theta: Int[Array, " dim"], y: Array, i: Array) -> Float[Array, " value"]:
-        """The conditional of one site."""
         return self.prior.given(y).site_logits(theta, i)
 
 

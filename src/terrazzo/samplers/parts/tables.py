@@ -6,7 +6,7 @@ A table has one line for staying and one for each offset, all along the coordina
 lines, the log-probabilities of staying and of flipping.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,13 +57,13 @@ def _log_sum_of_two(a: Float[Array, "*n"], b: Float[Array, "*n"]) -> Float[Array
     return jnp.maximum(a, b) + jnp.log(1.0 + jnp.exp(-jnp.abs(a - b)))
 
 
-def normalised(log_weights: Float[Array, "line dim"], stay: Any = 0.0) -> Table:
-    """The table with these log-weights of moving, and of staying (finite); NaN counts as impossible.
+def normalised(log_weights: Float[Array, "line dim"]) -> Table:
+    """The table with these log-weights of moving, relative to staying; NaN counts as impossible.
 
     >>> normalised(jnp.zeros((3, 2))).moved.shape
     (3, 2)
     """
-    stay = jnp.full(log_weights.shape[1:], stay, log_weights.dtype)
+    stay = jnp.zeros(log_weights.shape[1:], log_weights.dtype)
     weights = jnp.where(jnp.isnan(log_weights), -jnp.inf, jnp.minimum(log_weights, LARGEST))
     total = log_sum(weights, stay)
     return Table(stay - total, weights - total)

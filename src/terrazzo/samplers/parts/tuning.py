@@ -18,8 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from terrazzo.errors import OptionError
 from terrazzo.samplers.parts.base import Tuning, as_float
+
+FIRST_WINDOW = 50.0  # steps of all chains
+GAMMA, T0, KAPPA = 0.1, 10.0, 0.75  # how strongly, how late and for how long a search reacts (Hoffman & Gelman 2014)
 
 
 class Transform(NamedTuple):
@@ -32,12 +34,19 @@ class Transform(NamedTuple):
 TRANSFORMS: dict[str, Transform] = {
     "log": Transform(jnp.log, jnp.exp),
     "logit": Transform(lambda p: jnp.log(p) - jnp.log1p(-p), jax.nn.sigmoid),
-    "identity": Transform(lambda x: x, lambda x: x),
 }
 
 
 class DualAveraging(NamedTuple):
-    """The state of one dual-averaging search, on the line."""
+    """The state of one dual-averaging search, on the line.
+
+    Attributes:
+        step: How many errors it has seen.
+        value: What to try next.
+        average: The answer so far: an average of the values tried, late ones counting most.
+        error_sum: Of all errors seen.
+        centre: Where the search began, towards which it is shrunk.
+    """
 
     step: Float[Array, ""]
     value: Float[Array, ""]
@@ -52,21 +61,13 @@ def dual_averaging_init(line_value: Any) -> DualAveraging:
     return DualAveraging(as_float(0.0), value, value, as_float(0.0), value)
 
 
-def dual_averaging_update(
-    state: DualAveraging,
-    error: Any,
-    *,
-    gamma: float = 0.1,
-    t0: float = 10.0,
-    kappa: float = 0.75,
-    bounds: tuple[Any, Any] = (-np.inf, np.inf),
-) -> DualAveraging:
+def dual_averaging_update(state: DualAveraging, error: Any, *, bounds: tuple[Any, Any]) -> DualAveraging:
     """One step of the search: a positive `error` lowers the value. NaN errors count as zero."""
     error = jnp.where(jnp.isnan(error), 0.0, as_float(error))
     step = state.step + 1.0
     error_sum = state.error_sum + error
-    value = jnp.clip(state.centre - jnp.sqrt(step) / (gamma * (step + t0)) * error_sum, *bounds)
-    weight = step**-kappa
+    value = jnp.clip(state.centre - jnp.sqrt(step) / (GAMMA * (step + T0)) * error_sum, *bounds)
+    weight = step**-KAPPA
     return DualAveraging(step, value, weight * value + (1.0 - weight) * state.average, error_sum, state.centre)
 
 
@@ -76,9 +77,8 @@ def dual_averaging_tuning(
     target_acceptance: float,
     *,
     transform: str = "log",
-    bounds: tuple[float, float] | None = None,
+    bounds: tuple[float, float],
     statistic: Callable[[Any, Any], Array] = lambda state, info: info.acceptance_rate,
-    raises_statistic: bool = False,
 ) -> Tuning:
     """Tunes one parameter of a factory so that the pooled acceptance rate meets a target.
 
@@ -86,36 +86,25 @@ def dual_averaging_tuning(
         parameter_name: The keyword argument of the factory.
         initial: Its first value, inside the range of the transform.
         target_acceptance: The acceptance rate (or other statistic) to reach.
-        transform: "log", "logit" or "identity": where the search runs.
+        transform: "log" or "logit": where the search runs.
         bounds: Smallest and largest value of the parameter (both inside the range of the transform).
-        statistic: `(state, info) -> scalar`: what is compared with the target.
-        raises_statistic: Whether a larger parameter gives a larger statistic (a step size lowers acceptance).
+        statistic: `(state, info) -> scalar`: what is compared with the target; it falls as the parameter grows.
 
-    >>> tuning = dual_averaging_tuning("step_size", 1.0, 0.5)
+    >>> tuning = dual_averaging_tuning("step_size", 1.0, 0.5, bounds=(1e-3, 10.0))
     >>> state = tuning.init()
     >>> for _ in range(200):  # acceptance falls as exp(-step_size): 0.5 is met at log 2
     ...     state = tuning.update(state, jnp.exp(-tuning.parameters(state)["step_size"])[None])
     >>> round(float(tuning.final(state)["step_size"]), 1)
     0.7
     """
-    if transform not in TRANSFORMS:
-        raise OptionError("transform", f"{transform!r} is unknown", f"one of {', '.join(TRANSFORMS)}")
     line = TRANSFORMS[transform]
-    sign = -1.0 if raises_statistic else 1.0
-
-    def line_bounds() -> tuple[Any, Any]:
-        if bounds is None:
-            return -jnp.inf, jnp.inf
-        return line.to_line(as_float(bounds[0])), line.to_line(as_float(bounds[1]))
 
     def init() -> DualAveraging:
-        value = as_float(initial) if bounds is None else jnp.clip(as_float(initial), *map(as_float, bounds))
-        return dual_averaging_init(line.to_line(value))
+        return dual_averaging_init(line.to_line(jnp.clip(as_float(initial), *map(as_float, bounds))))
 
     def update(state: DualAveraging, observations: Array) -> DualAveraging:
-        return dual_averaging_update(
-            state, sign * (target_acceptance - jnp.nanmean(observations)), bounds=line_bounds()
-        )
+        low, high = (line.to_line(as_float(bound)) for bound in bounds)
+        return dual_averaging_update(state, target_acceptance - jnp.nanmean(observations), bounds=(low, high))
 
     return Tuning(
         init=init,
@@ -124,6 +113,11 @@ def dual_averaging_tuning(
         update=update,
         final=lambda state: {parameter_name: line.from_line(state.average)},
     )
+
+
+def for_any_target(tuning: Tuning) -> Callable[..., Tuning]:
+    """The `tuning` of a sampler whose rule does not depend on the target, nor on its options."""
+    return lambda target, **options: tuning
 
 
 # ---- moments of the pooled chains
@@ -181,7 +175,7 @@ def windowed_tuning(
     scale_after: Callable[[Array], Array] = lambda line: line,
     bounds: tuple[float, float] = (-np.inf, np.inf),
 ) -> Tuning:
-    """Learns a parameter over doubling windows of the pooled chains, and tunes `scale` to an acceptance meanwhile.
+    """Learns a parameter over doubling windows of the pooled chains, and tunes `scale` to an acceptance rate.
 
     Args:
         name: The parameter that is learned.
@@ -190,7 +184,7 @@ def windowed_tuning(
         first_scale: The logarithm of the first scale.
         no_moments: The moments of an empty window.
         add: `(moments, *observed) -> moments`.
-        learn: `(moments, parameter) -> parameter`, at the end of a window; the next one begins afresh.
+        learn: `(moments, parameter) -> parameter`, at the end of a window; the next one begins empty.
         observe: `(state, info) -> observed`, for one chain.
         scale_after: Where the search of the scale begins again, given the logarithm of the scale so far.
         bounds: Of the logarithm of the scale.
@@ -216,11 +210,11 @@ def windowed_tuning(
     )
 
 
-def window_ends(step: Float[Array, ""], first: float = 50.0) -> Array:
-    """Whether a window of learning ends at this step: at first, 2 first, 4 first, ... so that old states are forgotten.
+def window_ends(step: Float[Array, ""]) -> Array:
+    """Whether a window of learning ends at this step; each is twice as long, so that old states are forgotten.
 
     >>> [step for step in range(1, 1000) if window_ends(as_float(step))]
     [50, 100, 200, 400, 800]
     """
-    power = jnp.round(jnp.log2(jnp.maximum(step, first) / first))
-    return step == first * 2.0**power
+    power = jnp.round(jnp.log2(jnp.maximum(step, FIRST_WINDOW) / FIRST_WINDOW))
+    return step == FIRST_WINDOW * 2.0**power

@@ -15,8 +15,7 @@ import numpy as np
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
 from terrazzo.targets.structure.allowance import Allowance, OutOfTimeError
 from terrazzo.targets.structure.conditionals import AbstractSiteLogits as AbstractSiteLogits
-from terrazzo.targets.structure.conditionals import ColouredSweep as ColouredSweep
-from terrazzo.targets.structure.conditionals import table_logits, table_sweep, term_logits, term_sweep
+from terrazzo.targets.structure.conditionals import table_logits, term_logits
 from terrazzo.targets.structure.dependence import Dependence
 from terrazzo.targets.structure.elimination import Exact as Exact
 from terrazzo.targets.structure.elimination import can_eliminate, eliminate, maximum
@@ -39,7 +38,7 @@ from terrazzo.targets.structure.tables import factor_tables
 from terrazzo.targets.structure.terms import Block, Terms, find_terms
 
 __all__ = [
-    "AbstractSiteLogits", "ColouredSweep", "DenseTerm", "Exact", "Explanation", "FactorGraph", "Factors",
+    "AbstractSiteLogits", "DenseTerm", "Exact", "Explanation", "FactorGraph", "Factors",
     "PairTables", "PottsForm", "RunningField", "RunningProducts", "RunningTables", "Structure", "Summation", "read",
 ]  # fmt: skip
 
@@ -113,12 +112,6 @@ class Structure:
         if self.factors is not None:
             return table_logits(self.factors[0], self.sizes, groups)
         return term_logits(self.terms, self.sizes, groups)
-
-    def sweep(self) -> ColouredSweep:
-        """Gibbs sweeps, a colour at a time."""
-        if self.factors is not None:
-            return table_sweep(self.factors[0], self.sizes, self.graph.colours)
-        return term_sweep(self.terms, self.sizes, self.graph.colours)
 
     def all_logits(self) -> AbstractSiteLogits | None:
         """The conditionals of all sites from tables; None if these are too large."""
@@ -222,7 +215,6 @@ def read(
     log_prob: Callable,
     sizes: np.ndarray,
     *,
-    terms: bool = False,
     max_seconds: float = MAX_SECONDS,
     num_data: int | None = None,
 ) -> Structure:
@@ -231,7 +223,6 @@ def read(
     Args:
         log_prob: theta, int32 of shape (d,), to a number; traceable.
         sizes: The number of values of each of the d sites.
-        terms: Whether the function returns terms, whose sum is log pi.
         max_seconds: Reading is given up after this time: one term on all sites. What is left of it is for tables,
             colours and an order of elimination, which are done without where it does not suffice.
         num_data: Reals that `log_prob` takes beside theta; what is read holds for all of them.

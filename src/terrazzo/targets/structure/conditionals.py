@@ -43,10 +43,6 @@ class AbstractSiteLogits(eqx.Module):
         The configuration may be of any type of integers: a small one is quick to send to other devices.
         """
 
-    @abstractmethod
-    def redraw(self, key: Array, theta: Int[Array, " dim"]) -> Int[Array, " site"]:
-        """New values of all sites from their conditionals; one without a possible value keeps its own."""
-
     @property
     def has_slots(self) -> bool:
         """Whether the entries of one site are found at its place, so that its conditional alone costs little."""
@@ -74,18 +70,15 @@ class WeightedLogits(AbstractSiteLogits):
     near: Int[Array, "slot site"]
     is_even: bool = eqx.field(static=True)
 
-    def log_odds(self, theta: Int[Array, " dim"]) -> Float[Array, " site"]:
-        """log pi with each site at 1, less log pi with it at 0."""
+    def logits(self, theta: Int[Array, " dim"]) -> Float[Array, "site value"]:
         num_slots = self.near.shape[0]
         if self.is_even:
             values = [theta[self.near[s]].astype(jnp.int32) for s in range(num_slots)]
             count = sum(values[1:], values[0])
-            return self.field + self.weights[0, 0] * count.astype(self.field.dtype)
-        parts = (self.weights[s] * theta[self.near[s]].astype(self.field.dtype) for s in range(num_slots))
-        return sum(parts, self.field)
-
-    def logits(self, theta: Int[Array, " dim"]) -> Float[Array, "site value"]:
-        odds = self.log_odds(theta)
+            odds = self.field + self.weights[0, 0] * count.astype(self.field.dtype)
+        else:
+            parts = (self.weights[s] * theta[self.near[s]].astype(self.field.dtype) for s in range(num_slots))
+            odds = sum(parts, self.field)
         return jnp.stack([jnp.zeros_like(odds), odds], axis=1)
 
     @property
@@ -96,10 +89,6 @@ class WeightedLogits(AbstractSiteLogits):
         weights = self.weights[0] if self.is_even else self.weights[:, place]
         odds = self.field[place] + jnp.sum(weights * theta[self.near[:, place]].astype(self.field.dtype))
         return jnp.stack([jnp.zeros_like(odds), odds])
-
-    def redraw(self, key: Array, theta: Int[Array, " dim"]) -> Int[Array, " site"]:
-        odds = self.log_odds(theta)
-        return (jax.random.uniform(key, odds.shape, odds.dtype) < jax.nn.sigmoid(odds)).astype(theta.dtype)
 
 
 class TableLogits(AbstractSiteLogits):
@@ -142,9 +131,6 @@ class TableLogits(AbstractSiteLogits):
         rows = self.base[:, place] + jnp.sum(strides * theta[near], axis=0, dtype=jnp.int32)
         return self.unary[place] + jnp.sum(self.pool[rows], axis=0)
 
-    def redraw(self, key: Array, theta: Int[Array, " dim"]) -> Int[Array, " site"]:
-        return _drawn(key, self.logits(theta), theta[self.sites])
-
 
 class TermLogits(AbstractSiteLogits):
     """By terms: one evaluation of all terms for each of the K shifts of the sites.
@@ -174,14 +160,6 @@ class TermLogits(AbstractSiteLogits):
         places = jnp.broadcast_to(jnp.arange(len(self.sites)), values.shape)
         logits = jnp.full(self.is_value.shape, -jnp.inf, found.dtype).at[places, values].set(found)
         return jnp.where(self.is_value, logits, -jnp.inf)
-
-    def redraw(self, key: Array, theta: Int[Array, " dim"]) -> Int[Array, " site"]:
-        return _drawn(key, self.logits(theta), theta[self.sites])
-
-
-def _drawn(key: Array, logits: Float[Array, "site value"], old: Int[Array, " site"]) -> Int[Array, " site"]:
-    drawn = jax.random.categorical(key, logits, axis=1).astype(old.dtype)
-    return jnp.where(jnp.isneginf(logits).all(axis=1), old, drawn)
 
 
 class _Entries:
@@ -314,56 +292,3 @@ def term_logits(terms: Terms, sizes: np.ndarray, groups: Sequence[np.ndarray]) -
             )
         )
     return out
-
-
-class ColouredSweep(eqx.Module):
-    """Gibbs sweeps: the sites of each colour are redrawn together, one colour after the other.
-
-    Sites are renumbered by colour where the conditionals allow it, so that a colour is a slice.
-
-    Attributes:
-        colours: The conditionals of each colour's sites, in the new numbers.
-        order: The sites by colour; None if they keep their numbers.
-        back: The new number of each site.
-    """
-
-    colours: list[AbstractSiteLogits]
-    order: Int[Array, " dim"] | None
-    back: Int[Array, " dim"] | None
-
-    def __call__(self, key: Array, theta: Int[Array, " dim"]) -> Int[Array, " dim"]:
-        """The configuration after one sweep."""
-        theta = theta if self.order is None else theta[self.order]
-        start = 0
-        for one, part in zip(self.colours, jax.random.split(key, len(self.colours)), strict=True):
-            new = one.redraw(part, theta)
-            if self.order is None:
-                theta = theta.at[one.sites].set(new, unique_indices=True)
-            else:
-                theta = jax.lax.dynamic_update_slice(theta, new, (start,))
-            start += new.shape[0]
-        return theta if self.back is None else theta[self.back]
-
-
-def table_sweep(factors: Sequence[Factors], sizes: np.ndarray, colours: np.ndarray) -> ColouredSweep:
-    """Coloured sweeps by tables."""
-    order = np.argsort(colours, kind="stable")
-    back = np.argsort(order, kind="stable")
-    renumbered = []
-    for f in factors:
-        sites = back[f.sites]
-        turns = np.argsort(sites, axis=1)
-        for turn in np.unique(turns, axis=0):
-            is_kept = (turns == turn).all(axis=1)
-            tables = f.tables[is_kept].transpose(0, *(1 + turn))
-            renumbered.append(Factors(np.sort(sites[is_kept], axis=1), tables))
-    counts = np.bincount(colours)
-    groups = np.split(np.arange(len(sizes)), np.cumsum(counts)[:-1])
-    logits = table_logits(renumbered, np.asarray(sizes)[order], groups)
-    return ColouredSweep(logits, jnp.asarray(order, jnp.int32), jnp.asarray(back, jnp.int32))
-
-
-def term_sweep(terms: Terms, sizes: np.ndarray, colours: np.ndarray) -> ColouredSweep:
-    """Coloured sweeps by terms."""
-    groups = [np.flatnonzero(colours == c) for c in range(int(colours.max()) + 1)]
-    return ColouredSweep(term_logits(terms, sizes, groups), None, None)

@@ -52,36 +52,6 @@ class Exact:
             theta[site] = uniform >= limits[:, 0] if limits.shape[1] == 1 else (uniform[:, None] >= limits).sum(axis=1)
         return np.ascontiguousarray(theta.T.astype(np.int32))
 
-    def marginals(self) -> np.ndarray:
-        """P(theta_i = k), shape (d, K); 0 at values that a site does not have."""
-        turns = {site: t for t, site in enumerate(self.order.sites)}
-        parents = {
-            s: min(near, key=turns.__getitem__)
-            for s, near in zip(self.order.sites, self.order.around, strict=True)
-            if near
-        }
-        waiting = np.bincount(list(parents.values()), minlength=len(self.sizes))
-        out = np.zeros((len(self.sizes), int(self.sizes.max())))
-        joints: dict[int, tuple[tuple[int, ...], np.ndarray]] = {}
-        for site, around, below in self._last_first():
-            probabilities = np.diff(below, axis=1, prepend=0.0, append=1.0)
-            prior = np.ones(())
-            if site in parents:
-                axes, joint = joints[parents[site]]
-                prior = _arranged(
-                    joint.sum(axis=tuple(k for k, s in enumerate(axes) if s not in around)),
-                    [s for s in axes if s in around],
-                    around,
-                )
-                waiting[parents[site]] -= 1
-                if not waiting[parents[site]]:
-                    del joints[parents[site]]
-            joint = prior.reshape(-1, 1) * probabilities
-            out[site, : self.sizes[site]] = joint.sum(axis=0)
-            if waiting[site]:
-                joints[site] = ((*around, site), joint.reshape([self.sizes[s] for s in (*around, site)]))
-        return out
-
     def _last_first(self) -> Iterator[tuple[int, tuple[int, ...], np.ndarray]]:
         return zip(reversed(self.order.sites), reversed(self.order.around), reversed(self.cumulative), strict=True)
 
@@ -166,8 +136,8 @@ def eliminate(factors: Sequence[Factors], constant: float, graph: FactorGraph) -
     >>> import scipy.sparse as sp
     >>> graph = FactorGraph(sp.csr_matrix(np.array([[1, 1]])), np.array([2, 2]))
     >>> exact = eliminate([Factors(np.array([[0, 1]]), np.log(np.array([[[1.0, 2.0], [3.0, 4.0]]])))], 0.0, graph)
-    >>> round(np.exp(exact.log_z).item(), 9), exact.marginals().round(9).tolist()
-    (10.0, [[0.3, 0.7], [0.4, 0.6]])
+    >>> round(np.exp(exact.log_z).item(), 9)
+    10.0
     """
     total, kept = _eliminate(factors, graph, _summed)
     return Exact(total + constant, graph.order, graph.sizes, tuple(kept))

@@ -12,6 +12,7 @@ from terrazzo.targets.structure.allowance import Allowance, OutOfTimeError
 
 MAX_PAIRS = 2**24  # of sites that share a term, listed one by one; beyond it every site gets a colour of its own
 MAX_CAREFUL = 2**20  # edges up to which the most constrained site is coloured first (about a second); else in order
+MAX_LOG_SIZE = 26.0  # log2 of the entries of the largest table: 512 MiB
 MAX_WORK = 2**23  # members of neighbourhoods compared in the search for an order: one or two seconds
 
 
@@ -156,13 +157,8 @@ class Order:
         return float((2.0**self.log_sizes).sum()) if self.sites else np.inf
 
 
-def elimination_order(graph: FactorGraph, max_log_size: float = 26.0) -> Order:
-    """The cheaper of two orders: least fill-in first, and by bandwidth (strips and chains).
-
-    Args:
-        graph: The graph.
-        max_log_size: log2 of the largest table allowed; the search ends where it is passed.
-    """
+def elimination_order(graph: FactorGraph) -> Order:
+    """The cheaper of two orders: least fill-in first, and by bandwidth (strips and chains)."""
     none = Order((), (), graph.num_sites - 1, np.zeros(0))
     if graph.is_dense:
         return none
@@ -171,13 +167,13 @@ def elimination_order(graph: FactorGraph, max_log_size: float = 26.0) -> Order:
     found = []
     for given in (band.tolist(), None):
         try:
-            found.append(_eliminated(graph, logs, max_log_size, given))
+            found.append(_eliminated(graph, logs, given))
         except OutOfTimeError:
             break
     return min((order for order in found if order is not None), key=lambda order: order.total_entries, default=none)
 
 
-def _eliminated(graph: FactorGraph, logs: list[float], max_log_size: float, given: list[int] | None) -> Order | None:
+def _eliminated(graph: FactorGraph, logs: list[float], given: list[int] | None) -> Order | None:
     """Eliminates the sites symbolically, in the given order or by least fill-in; None where a limit is passed."""
     matrix = graph.neighbours
     around = [set(matrix.indices[a:b].tolist()) for a, b in zip(matrix.indptr, matrix.indptr[1:], strict=False)]
@@ -211,7 +207,7 @@ def _eliminated(graph: FactorGraph, logs: list[float], max_log_size: float, give
                 continue
         near = around[i]
         log_size = logs[i] + sum(logs[j] for j in near)
-        if log_size > max_log_size or work > MAX_WORK:
+        if log_size > MAX_LOG_SIZE or work > MAX_WORK:
             return None
         is_done[i] = True
         sites.append(i)

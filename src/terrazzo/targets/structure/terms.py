@@ -342,12 +342,12 @@ def linear_parts(program: Program, equation: Equation, k: int) -> list[tuple[int
     if name == "div" and varying == [0] and dtypes.issubdtype(program.dtype(slot), np.floating):
         with np.errstate(divide="ignore"):
             return [(inputs[0], _spread(program, inputs[0], slot, 1.0 / program.value(inputs[1]).astype(float)))]
-    parts = [(inputs[i], maps.linear_map(program, equation, i)) for i in _linear_inputs(name, varying, inputs)]
+    parts = [(inputs[i], maps.linear_map(program, equation, i)) for i in _linear_inputs(name, varying)]
     found = [(s, matrix) for s, matrix in parts if matrix is not None]
     return found if found and len(found) == len(parts) else None
 
 
-def _linear_inputs(name: str, varying: Sequence[int], inputs: Sequence[int]) -> Sequence[int]:
+def _linear_inputs(name: str, varying: Sequence[int]) -> Sequence[int]:
     return (0, 2) if name == "scatter-add" else varying if len(varying) == 1 else ()
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import blackjax
 import jax.numpy as jnp
 
-from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning
+from terrazzo.samplers.parts.base import SamplingAlgorithm
 from terrazzo.samplers.parts.latent import gradient_kernel
-from terrazzo.samplers.parts.tuning import dual_averaging_tuning
+from terrazzo.samplers.parts.tuning import dual_averaging_tuning, for_any_target
 from terrazzo.targets.target import Target
 from terrazzo.transports.base import AbstractTransport
 
@@ -33,6 +33,4 @@ def hmc(
     return gradient_kernel(target, transport, make, lambda info: 2 * num_steps)
 
 
-def tuning(target: Target, **ignored: Any) -> Tuning:
-    """The rule that finds `step_size` in warm-up."""
-    return dual_averaging_tuning("step_size", 0.1, 0.3, bounds=(1e-4, 2.0))
+tuning = for_any_target(dual_averaging_tuning("step_size", 0.1, 0.3, bounds=(1e-4, 2.0)))

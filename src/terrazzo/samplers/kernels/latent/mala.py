@@ -4,9 +4,9 @@ from typing import Any
 
 import blackjax
 
-from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning
+from terrazzo.samplers.parts.base import SamplingAlgorithm
 from terrazzo.samplers.parts.latent import gradient_kernel
-from terrazzo.samplers.parts.tuning import dual_averaging_tuning
+from terrazzo.samplers.parts.tuning import dual_averaging_tuning, for_any_target
 from terrazzo.targets.target import Target
 from terrazzo.transports.base import AbstractTransport
 
@@ -23,6 +23,4 @@ def mala(target: Target, transport: AbstractTransport, *, step_size: Any = 0.1) 
     return gradient_kernel(target, transport, lambda f: blackjax.mala(f, step_size), lambda info: 2)
 
 
-def tuning(target: Target, **ignored: Any) -> Tuning:
-    """The rule that finds `step_size` in warm-up."""
-    return dual_averaging_tuning("step_size", 0.05, 0.4, bounds=(1e-6, 4.0))
+tuning = for_any_target(dual_averaging_tuning("step_size", 0.05, 0.4, bounds=(1e-6, 4.0)))

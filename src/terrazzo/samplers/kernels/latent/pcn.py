@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning, as_float
+from terrazzo.samplers.parts.base import SamplingAlgorithm, as_float
 from terrazzo.samplers.parts.latent import latent_log_weight, latent_metropolis
-from terrazzo.samplers.parts.tuning import dual_averaging_tuning
+from terrazzo.samplers.parts.tuning import dual_averaging_tuning, for_any_target
 from terrazzo.targets.target import Target
 from terrazzo.transports.base import AbstractTransport
 
@@ -37,6 +37,4 @@ def pcn(target: Target, transport: AbstractTransport, *, scale: Any = 0.5) -> Sa
     return latent_metropolis(target, transport, propose, latent_log_weight)
 
 
-def tuning(target: Target, **ignored: Any) -> Tuning:
-    """The rule that finds `scale` in warm-up."""
-    return dual_averaging_tuning("scale", 0.5, 0.3, transform="logit", bounds=(1e-3, 0.999))
+tuning = for_any_target(dual_averaging_tuning("scale", 0.5, 0.3, transform="logit", bounds=(1e-3, 0.999)))

@@ -5,9 +5,9 @@ from typing import Any
 import jax
 from jaxtyping import Array
 
-from terrazzo.samplers.parts.base import SamplingAlgorithm, Tuning
+from terrazzo.samplers.parts.base import SamplingAlgorithm
 from terrazzo.samplers.parts.latent import latent_logdensity, latent_metropolis
-from terrazzo.samplers.parts.tuning import dual_averaging_tuning
+from terrazzo.samplers.parts.tuning import dual_averaging_tuning, for_any_target
 from terrazzo.targets.target import Target
 from terrazzo.transports.base import AbstractTransport
 
@@ -33,6 +33,4 @@ def random_walk(target: Target, transport: AbstractTransport, *, scale: Any = 0.
     return latent_metropolis(target, transport, propose, latent_logdensity)
 
 
-def tuning(target: Target, **ignored: Any) -> Tuning:
-    """The rule that finds `scale` in warm-up."""
-    return dual_averaging_tuning("scale", 0.2, 0.3, bounds=(1e-4, 10.0))
+tuning = for_any_target(dual_averaging_tuning("scale", 0.2, 0.3, bounds=(1e-4, 10.0)))
