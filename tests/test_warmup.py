@@ -335,7 +335,7 @@ def test_independent_records_are_looked_at_more_closely(target, monkeypatch):
     rng = np.random.default_rng(0)
 
     def independent(trial, chains, states, first, count, thin, label):
-        return states, {**records(rng, count), "acceptance_rate": np.ones((8, count))}
+        return states, {**records(rng, count), "acceptance_rate": np.ones((8, count))}, 1e-5
 
     monkeypatch.setattr(race, "_stretch", independent)
     monkeypatch.setattr(race, "_step_seconds", lambda *_: 1e-5)
