@@ -271,7 +271,8 @@ def measure(trial: Trial, candidate: Candidate) -> Measured:
     while True:
         states, _, _ = _stretch(trial, chains, states, first, settling, thin, candidate.label)
         states, rows, fastest = _stretch(trial, chains, states, first + settling, count, thin, candidate.label)
-        seconds = min(seconds, fastest)  # what is compiled beside it makes short stretches slow
+        if fastest < seconds:  # what is compiled beside it makes short timings slow
+            seconds, most = fastest, max(1, int(trial.seconds / (count * fastest)))
         ess, plain = (f(rows["theta"], rows["log_prob"], policy) for f in (cautious_ess, least_ess))
         if factor != policy.longer_stretch and thin > 1 and plain >= policy.saturated_share * rows["log_prob"].size:
             factor = policy.shorter_stretch
