@@ -12,6 +12,7 @@ from terrazzo.auto.options import Auto, Exploration
 from terrazzo.engine import kernels as running
 from terrazzo.errors import OptionError, TransportError, arguments
 from terrazzo.samplers import BoundSampler, SamplerSpec, get, is_kernel, own_sampler
+from terrazzo.spaces import Space
 from terrazzo.targets.target import Target
 from terrazzo.training import Training
 from terrazzo.transports import REGISTRY as TRANSPORTS
@@ -168,9 +169,14 @@ def _default_transport(request: Request, target: Target, seconds: float | None) 
     """Autoregressive, unless it is too large to be learned here; the paper's flow for samplers in the latent space."""
     if request.spec is not None and not request.is_planned:
         return TRANSPORTS["flow"]()
+    is_tried = request.spec is not None or is_learnable(target.space, seconds)
+    return TRANSPORTS["autoregressive"]() if is_tried else False
+
+
+def is_learnable(space: Space, seconds: float | None) -> bool:
+    """Whether a transport onto a space is learned by default in a run of so many seconds (None: without a limit)."""
     limit = LARGEST_LEARNED["cpu" if jax.default_backend() == "cpu" else "accelerator"]
-    is_learnable = target.space.num_dims <= limit and (seconds is None or seconds >= LEAST_SECONDS)
-    return TRANSPORTS["autoregressive"]() if request.spec is not None or is_learnable else False
+    return space.num_dims + space.num_reals <= limit and (seconds is None or seconds >= LEAST_SECONDS)
 
 
 def check_sampler(spec: SamplerSpec, target: Target) -> None:
