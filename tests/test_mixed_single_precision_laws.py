@@ -41,9 +41,19 @@ def _single_precision(_doctests_as_users_run):
         yield
 
 
+def _as_users_write(log_prob):
+    """A function whose constants are promoted as JAX usually does."""
+
+    def value(v):
+        with jax.numpy_dtype_promotion("standard"):
+            return log_prob(v)
+
+    return value
+
+
 @pytest.fixture
 def target():
-    found = in_this_precision(tz.Target(_log_prob, SPACE))
+    found = in_this_precision(tz.Target(_as_users_write(_log_prob), SPACE))
     assert found.log_density(jnp.zeros(2, jnp.int32), jnp.zeros(2)).dtype == np.float32
     return found
 
@@ -67,8 +77,8 @@ def test_ladders_leave_the_law_of_their_cold_end_invariant(target, is_collapsed)
 
 @pytest.mark.parametrize("is_collapsed", [False, True])
 def test_ladders_from_the_users_reference_leave_the_law_of_their_cold_end_invariant(is_collapsed):
-    whole = tz.Target(_log_prob, SPACE, reference=tz.Reference(_prior_log_prob, _prior_draw))
-    target = in_this_precision(whole)
+    prior = tz.Reference(_as_users_write(_prior_log_prob), _prior_draw)
+    target = in_this_precision(tz.Target(_as_users_write(_log_prob), SPACE, reference=prior))
     plans = [find_summation(t) if is_collapsed else None for t in (target, of_reference(target))]
     sampler, begin = _ladder(target, is_collapsed=is_collapsed, reference=lambda _: UserReference(target, plans[1]))
     assert _p_value(sampler, thin=2, begin=begin) > ALPHA
