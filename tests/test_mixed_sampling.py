@@ -264,6 +264,19 @@ def test_starts_are_checked():
         tz.sample(mixture, SPACE, sampler="blocked", init=several, **RUN)
 
 
+def test_starts_that_chance_never_finds_are_drawn_given_the_reals():
+    """Forty sites were seen to be occupied: one of 2^40 configurations of theta is possible."""
+
+    def log_prob(v):
+        each = jnp.where(v["z"] > 0, jnp.log(v["p"]), -jnp.inf)
+        return jnp.sum(each) + jnp.log1p(-v["p"])
+
+    target = tz.Target(log_prob, tz.Space(z=tz.binary(40), p=tz.real(0.0, 1.0)), probe=False)
+    start = target.possible_starts(jax.random.key(0), 4)
+    assert (np.asarray(start.theta) == 1).all()
+    assert len(np.unique(np.asarray(start.reals))) == 4
+
+
 def test_explain_says_what_ties_the_discrete_variables_together():
     found = tz.explain(mixture, SPACE)
     assert found.num_colours == 1

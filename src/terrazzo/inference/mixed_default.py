@@ -159,7 +159,8 @@ def chosen(
         return plain
     explored, policy = made.explored, context.policy
     beside = tried("tempered", explored.theta, explored.reals, made.step_seconds)
-    may_learn = training is not False and can_pay(trial.row, context.num_draws, policy) and not is_over()
+    may_learn = training is not False and context.budget.evaluations is None and not is_over()
+    may_learn = may_learn and can_pay(trial.row, context.num_draws, policy)
     learned = None
     if may_learn:
         learned = _learned(keys, context, own, made, trial, training=training, should_stop=should_stop)
