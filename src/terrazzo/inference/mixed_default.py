@@ -219,13 +219,14 @@ def _learned(
     except TrainingError:
         return None
     context.progress.phase("trying the transport")
-    chains = hybrid_chains(own, fitted.transport, weighed)
+    transport = placed(own.mesh, fitted.transport)
+    chains = hybrid_chains(own, transport, weighed)
     jumps = _try(jax.random.fold_in(keys.trial, 1), chains, chains.start(keys.trial, start))
-    drawn = sample_transport(jax.random.fold_in(keys.learn, 2), fitted.transport, weighed, WEIGHED_DRAWS)
+    drawn = sample_transport(jax.random.fold_in(keys.learn, 2), transport, weighed, WEIGHED_DRAWS)
     theta, reals = trial.kept["theta"], trial.kept["reals"]
-    theirs = log_weights_of(jax.random.fold_in(keys.learn, 3), space, weighed, fitted.transport, theta, reals)
+    theirs = log_weights_of(jax.random.fold_in(keys.learn, 3), space, weighed, transport, theta, reals)
     outside = num_outside(np.asarray(drawn.log_weights, float), theirs)
-    return _Learned(fitted.transport, fitted, chains, jumps.states, weighed, jumps.row, outside)
+    return _Learned(transport, fitted, chains, jumps.states, weighed, jumps.row, outside)
 
 
 def of_reals(explored: Explored, space: Any) -> Explored:
@@ -235,11 +236,10 @@ def of_reals(explored: Explored, space: Any) -> Explored:
     return explored._replace(theta=explored.theta[..., :0], reals=y)
 
 
-def _jumps_ahead(keys: Keys, own: Chains, transport: Any, weighed: Target, start: Configuration) -> Iterator[None]:
+def _jumps_ahead(keys: Keys, own: Chains, transport: Any, weighed: Target, start: Configuration) -> Iterator[Any]:
     """Makes no draws through the untrained transport: what the trained one needs is compiled then."""
     chains = hybrid_chains(own, transport, weighed)
     states = chains.start(keys.trial, start)
-    yield
-    chains.draw(keys.trial, states, 0, 0, 1)
-    yield
-    sample_transport(keys.learn, transport, weighed, WEIGHED_DRAWS)
+    yield states
+    yield chains.draw(keys.trial, states, 0, 0, 1)
+    yield sample_transport(keys.learn, transport, weighed, WEIGHED_DRAWS)
