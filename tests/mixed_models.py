@@ -260,8 +260,8 @@ def occupancy():
         z = v["z"].astype(v["p"].dtype)
         k = jnp.asarray(seen).astype(z.dtype)
         there = xlogy(z, v["psi"]) + xlog1py(1 - z, -v["psi"])
-        found = xlogy(k, z * v["p"]) + xlog1py(num_visits - k, -z * v["p"])
-        return there.sum() + found.sum()
+        seen_there = xlogy(k, v["p"]) + xlog1py(num_visits - k, -v["p"])
+        return there.sum() + jnp.where(z > 0, seen_there, jnp.where(k > 0, -jnp.inf, 0.0)).sum()
 
     def truth():
         def log_density(x):
@@ -311,10 +311,10 @@ def capture_recapture():
     def log_prob(v):
         z = v["z"].astype(v["mu"].dtype)
         k = jnp.asarray(counts).astype(z.dtype)
-        p = z * jax.nn.sigmoid(v["mu"] + v["sigma"] * v["effect"])
+        p = jax.nn.sigmoid(v["mu"] + v["sigma"] * v["effect"])
         prior = normal(v["mu"], 0.0, 1.0) + normal(jnp.log(v["sigma"]), -0.5, 0.5) - jnp.log(v["sigma"])
         there = xlogy(z, v["omega"]) + xlog1py(1 - z, -v["omega"])
-        found = xlogy(k, p) + xlog1py(num_occasions - k, -p)
+        found = jnp.where(z > 0, xlogy(k, p) + xlog1py(num_occasions - k, -p), jnp.where(k > 0, -jnp.inf, 0.0))
         return prior + normal(v["effect"], 0.0, 1.0).sum() + there.sum() + found.sum()
 
     def truth():

@@ -86,7 +86,8 @@ def test_simulation_based_calibration(model):
     ranks: dict[str, list[float]] = {}
     rng = np.random.default_rng(0)
     for i in range(NUM_SETS):
-        trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(i))).get_trace(None)
+        with jax.numpy_dtype_promotion("standard"):  # as NumPyro draws
+            trace = numpyro.handlers.trace(numpyro.handlers.seed(model, jax.random.key(i))).get_trace(None)
         data = np.asarray(trace["y"]["value"])
         result = tz.sample(
             tz.from_numpyro(model, data), seed=i, chains=4, draws=250, sampler="collapsed", progress="off"

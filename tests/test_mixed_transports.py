@@ -15,7 +15,8 @@ import terrazzo as tz
 from mixed_transport_laws import quadrature_gap, round_trip_gap, volume_gap
 from mutants.mixed_transports import MUTANTS
 from terrazzo.samplers import MIXED_HYBRID, SamplingAlgorithm
-from terrazzo.samplers.kernels.mixed_hybrid import jumped
+from terrazzo.samplers.kernels.collapsed import find_summation
+from terrazzo.samplers.kernels.mixed_hybrid import beside_jumps, jumped, marginal_target
 from terrazzo.spaces import Configuration
 from terrazzo.transports import REGISTRY, FlowTransport, deserialise, posterior_log_weights, serialise, sites
 from test_mixed_laws import ALPHA, LOGITS, SPACE, _log_prob, _p_value
@@ -157,6 +158,48 @@ def test_the_hybrid_leaves_the_joint_law_invariant(target):
         target, build("autoregressive", SPACE, 0.1), step_size=0.7, inverse_mass_matrix=np.array([1.0, 1.5]), **options
     )
     assert _p_value(sampler) > ALPHA
+
+
+def _jumps_of_reals(target, marginal, plan):
+    """A jump of the reals by their marginal density, then theta given them, without the local move of the reals."""
+    transport = build("autoregressive", marginal.space, 0.1)
+    whole = MIXED_HYBRID.factory(target, build("autoregressive", SPACE))
+
+    def step(key, state):
+        jump_key, theta_key = jax.random.split(key)
+        start = Configuration(state.position[:0], state.reals)
+        found, rate, _ = jumped(jump_key, marginal, transport, start, move="independence", scale=0.5)
+        return whole.init(Configuration(plan.backward(theta_key, plan.forward(found.reals)[1]), found.reals)), rate
+
+    return SamplingAlgorithm(whole.init, step)
+
+
+def test_the_hybrid_through_the_reals_alone_leaves_the_joint_law_invariant(target):
+    plan = find_summation(target)
+    marginal = marginal_target(target, plan)
+    assert _p_value(_jumps_of_reals(target, marginal, plan)) > ALPHA
+    options, parameters = beside_jumps({"summation": plan}, {"scale": 0.7}, marginal)
+    sampler = MIXED_HYBRID.factory(
+        target, build("autoregressive", marginal.space, 0.1), max_doublings=3, **options, **parameters
+    )
+    assert _p_value(sampler) > ALPHA
+
+
+def test_a_jump_by_the_density_at_one_theta_is_seen(target):
+    wrong = tz.Target(lambda y: target.log_density(jnp.zeros(2, jnp.int32), y), tz.real(2))
+    assert _p_value(_jumps_of_reals(target, wrong, find_summation(target)), thin=3) < ALPHA
+
+
+def test_a_transport_of_the_reals_alone_is_stored_with_a_mixed_run():
+    transport = build("autoregressive", tz.Space(tz.real(2)), 0.3)
+    back = deserialise(*serialise(transport, TWO), TWO)
+    assert back.space == transport.space
+    z = jax.random.normal(jax.random.key(0), (10, 2))
+    np.testing.assert_array_equal(push_all(back, z).log_volume, push_all(transport, z).log_volume)
+    data, config = serialise(transport, TWO)
+    config["space"]["variables"][0]["shape"] = [10**9]
+    with pytest.raises(tz.errors.FileFormatError):
+        deserialise(data, config, TWO)
 
 
 def test_a_jump_without_the_jacobian_of_the_bound_is_seen(target, monkeypatch):

@@ -110,3 +110,44 @@ def test_a_large_lattice_is_read(side):
         return jnp.sum(spins * (jnp.roll(spins, 1, 0) + jnp.roll(spins, 1, 1)))
 
     assert arities(ising, side * side) == [side * side]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_loop_that_counts_its_steps_is_read_as_one(reverse):
+    """Counters and keys in a carry are known at every step; what is left of it is only handed on."""
+
+    def function(theta):
+        noise = jax.random.key(3)
+
+        def step(carry, x):
+            i, key, before = carry
+            key, part = jax.random.split(key)
+            here = theta[i].astype(float)
+            value = here * before + x * here + 0.1 * jax.random.normal(part) * here
+            return (i + 1, key, here), value
+
+        n = theta.shape[0]
+        start = (jnp.asarray(0), noise, jnp.asarray(0.5))
+        (count, _, last), values = jax.lax.scan(step, start, jnp.linspace(0.0, 1.0, n), reverse=reverse)
+        return values.sum() + last * count.astype(float)
+
+    sizes = [len(Program(function, n).equations) for n in (6, 60)]
+    assert sizes[0] == sizes[1]  # unrolled, it would grow with the loop
+    program, rng = Program(function, 6), np.random.default_rng(0)
+    for theta in rng.integers(0, 3, (8, 6)).astype(np.int32):
+        (found,) = program.evaluate(jnp.asarray(theta), [program.output])
+        np.testing.assert_allclose(found, function(jnp.asarray(theta)), rtol=1e-12)
+    assert missing(function, read_sets(function, 6), rng, 6, 3) is None
+
+
+def test_a_carry_that_follows_theta_is_not_taken_for_known():
+    def function(theta):
+        step = lambda c, x: ((c[0] + 1, jnp.sin(c[1] + x) + c[0].astype(float)), c[1])
+        (_, last), values = jax.lax.scan(step, (jnp.asarray(0), jnp.asarray(0.0)), theta.astype(float))
+        return values.sum() + last
+
+    theta = jnp.asarray([1, 0, 2, 1], jnp.int32)
+    program = Program(function, 4)
+    (found,) = program.evaluate(theta, [program.output])
+    np.testing.assert_allclose(found, function(theta), rtol=1e-12)
+    assert missing(function, read_sets(function, 4), np.random.default_rng(1), 4, 3) is None

@@ -7,6 +7,8 @@ from terrazzo.diagnostics import LogZ
 from terrazzo.verdict.checks import NOT_TRUSTED, TRUSTED, UNCHECKED, Verdict
 from terrazzo.verdict.coverage import MARGIN, evidence_gap
 
+LADDERS = {"tempering", "exploration"}  # estimates by tempered ladders
+
 
 def log_sum_of_seen(theta: np.ndarray, log_prob: np.ndarray, policy: Policy = CPU) -> float:
     """The log-sum of pi over the best configurations that were drawn, each once: log Z is at least that."""
@@ -62,7 +64,7 @@ def settle_evidence(
     name = min(sound, key=lambda n: sound[n].standard_error)
     others = [other for other in sound if other != name]
     reason = f"by {name}" + (f", in agreement with {', '.join(others)}" if others else " alone")
-    is_twofold = "tempering" in sound and len(sound) > 1  # importance and bridge share a transport
+    is_twofold = len(sound) > 1 and bool(LADDERS & set(sound))  # importance and bridge share a transport
     return sound[name], Verdict(TRUSTED if is_twofold else UNCHECKED, reason)
 
 

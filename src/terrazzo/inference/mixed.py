@@ -1,8 +1,8 @@
 """What a run on a space with real variables does otherwise: its sampler, its starts, what is watched and checked.
 
 The default sums out the discrete variables where it can (`collapsed`), else alternates (`blocked`). Before it draws, it
-explores by tempering from a reference, with moves and starts of their own. Where short trials of its own chains
-disagree, and the ladders agree better, the ladders make the draws; else they are what the draws are compared with.
+explores by tempering from a reference, with moves and starts of their own. What draws in the end is chosen by trials
+(`mixed_choice`); where the ladders do not, they are what the draws are compared with.
 """
 
 import warnings
@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo.diagnostics import LogZ, describe, ess, rhat
+from terrazzo.diagnostics import LogZ, describe
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
 from terrazzo.inference.requests import AUTO, HYBRID, Request
 from terrazzo.runtime.compilation import jit
+from terrazzo.runtime.pacing import Chunk
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED, MIXED_HYBRID
 from terrazzo.samplers.kernels.collapsed import affordable_summation
@@ -34,14 +35,13 @@ from terrazzo.verdict.checks import NOT_TRUSTED, UNCHECKED, Check
 DIVERGENT = "share of divergent trajectories"
 EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder at most; a check says whether they were enough
 LEAST_SHARE = 0.25  # of these rounds, however expensive they are: 62 tune the ladder, 100 are kept
-TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains that disagree, by the rule of Gelman & Rubin (1992)
-STUCK_ESS = 3.0  # effective draws a chain: of 100 draws in two modes 4 to 12 standard deviations apart, 1.6 to 3.0
 MAX_Z = 5.0  # standard errors: by the normal law the worst of 100 means passes it once in 17,000 runs
 MIN_EXPLORED = 100.0  # effective draws: standard errors are then known to 1 / sqrt(200), 7 %
 FEWEST_EXPLORED = 32  # draws a ladder: with fewer neither agreement nor log Z can be judged
 MOST_CATEGORIES = 20
 MAX_DIVERGENT = 0.001  # of the trajectories; any that diverge are reported with their share
 REFERENCE = "a reference that the chains did not make"
+OUTSIDE = "chains of local moves outside of the transport"
 
 
 def mixed_request(request: Request, target: Target) -> Request:
@@ -61,7 +61,8 @@ def mixed_request(request: Request, target: Target) -> Request:
         can_sum = target.has_real_gradient and affordable_summation(target) is not None
         chosen = MIXED["collapsed" if can_sum else "blocked"]
         explores = None if request.is_exploration_given and request.exploration is None else request.exploration
-        return replace(request, spec=chosen, options={}, exploration=explores, training=None)
+        training = False if request.transport is False else request.training
+        return replace(request, spec=chosen, options={}, exploration=explores, training=training)
     spec = request.spec
     assert spec is not None
     if spec.name == HYBRID:
@@ -123,6 +124,8 @@ class Explored(NamedTuple):
         mean: Of the reference, as `FittedReference` has it; empty for the user's own.
         sd: The same.
         log_probs: The same.
+        num_outside: Short chains of local moves that stood outside of a transport learned from these draws; NaN
+            without one.
     """
 
     theta: np.ndarray
@@ -133,11 +136,21 @@ class Explored(NamedTuple):
     mean: np.ndarray
     sd: np.ndarray
     log_probs: np.ndarray
+    num_outside: np.ndarray
 
     @property
     def evidence(self) -> LogZ:
         """log Z by the ladder."""
         return stepping_stones(self.log_weights, self.inverse_temperatures, 0.0)
+
+
+class Ladders(NamedTuple):
+    """Tempered ladders that have explored: their draws, themselves, where they are, and the seconds of a round."""
+
+    explored: Explored
+    chains: Chains
+    states: Any
+    step_seconds: float
 
 
 def ladders(own: Chains, reference: Any) -> Chains:
@@ -203,32 +216,31 @@ def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configurat
     return Configuration(jnp.where(is_possible, theta, anywhere.theta), jnp.where(is_possible, y, anywhere.reals))
 
 
-def explored_rounds(trial: Mapping[str, np.ndarray] | None, num_steps: int) -> tuple[int, int]:
+def explored_rounds(trial: Mapping[str, np.ndarray], num_steps: int, *, is_apart: bool) -> tuple[int, int]:
     """Rounds that tune ladders, and rounds that are kept: together no more evaluations than the run itself takes.
 
     Args:
-        trial: Short draws of the run's own chains, or None.
-        num_steps: The run's steps a chain; without a trial, the rounds that are kept.
+        trial: Short draws of the run's own chains.
+        num_steps: The run's steps a chain.
+        is_apart: Whether these chains stay apart, so that ladders will have to do: then all rounds.
     """
-    if trial is None:
-        return EXPLORE_WARMUP, num_steps
     each = float(np.mean(trial["num_evaluations"]))
     share = each * num_steps / (EVALUATIONS_A_ROUND * (EXPLORE_WARMUP + EXPLORE_DRAWS))
-    share = float(np.clip(share, LEAST_SHARE, 1.0))
+    share = 1.0 if is_apart else float(np.clip(share, LEAST_SHARE, 1.0))
     return int(share * EXPLORE_WARMUP), int(share * EXPLORE_DRAWS)
 
 
 def explore(
     key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray] | None, progress: Progress, num_chains: int,
-    num_steps: int, is_over: Callable[[], bool],
-) -> tuple[Explored, Chains, Any] | None:  # fmt: skip
-    """Tempered ladders from a reference: their draws, the ladders themselves, and where they are.
+    rounds: tuple[int, int], is_over: Callable[[], bool],
+) -> Ladders | None:  # fmt: skip
+    """Tempered ladders from a reference.
 
     Without a trial of other chains the reference is fitted to pilots. None if the time for it is over before the
     ladders are tuned and have a few draws.
     """
     target, spec = own.problem.target, MIXED["tempered"]
-    num_tuned, num_kept = explored_rounds(trial, num_steps)
+    num_tuned, num_kept = rounds
     progress.phase("exploring", num_tuned + num_kept, "rounds")
     reference = None if trial is None else reference_of(target, own, trial)
     chains = ladders(own, reference)
@@ -244,9 +256,9 @@ def explore(
         if is_over():
             return None
     chains = chains._replace(parameters=found)
-    rows = []
+    rows, step_seconds = [], np.inf
     for chunk in draws(chains, draw_key, states, num_kept):
-        states = chunk.out.states
+        states, step_seconds = chunk.out.states, fastest(step_seconds, chunk)
         rows.append(chunk.out.rows)
         progress.update(num_tuned + chunk.first + chunk.size)
         if is_over():
@@ -259,24 +271,14 @@ def explore(
     parts = {name: np.asarray(getattr(reference, name)) if is_fitted else np.zeros(0) for name in names}
     draws_of_all = Explored(
         theta=kept["theta"], reals=kept["reals"], log_weights=kept["replica_log_probs"], inverse_temperatures=betas,
-        is_chosen=np.zeros((), bool), **parts,
+        is_chosen=np.zeros((), bool), num_outside=np.full((), np.nan), **parts,
     )  # fmt: skip
-    return draws_of_all, chains, states
+    return Ladders(draws_of_all, chains, states, step_seconds)
 
 
-def prefers_ladders(own: Mapping[str, np.ndarray], explored: Explored) -> bool:
-    """Whether short trials of the run's own chains disagree as separate modes make them, and the ladders agree better.
-
-    Chains that only mix slowly disagree too, and have more effective draws: they need more steps, not ladders.
-    """
-    mine, theirs = _together(own["theta"], own["reals"]), _together(explored.theta, explored.reals)
-    worst = lambda x: float(np.nanmax([1.0, *np.ravel(rhat(x))]))
-    is_stuck = float(np.nanmin([np.inf, *np.ravel(ess(mine))])) <= STUCK_ESS * len(mine)
-    return is_stuck and TRIAL_R_HAT < worst(mine) > worst(theirs)
-
-
-def _together(theta: np.ndarray, reals: np.ndarray) -> np.ndarray:
-    return np.concatenate([theta.astype(float), reals], axis=-1)
+def fastest(step_seconds: float, chunk: Chunk) -> float:
+    """Seconds of a step, by the fastest chunk so far: small ones are mostly overhead, and the first may compile."""
+    return step_seconds if chunk.is_first else min(step_seconds, chunk.seconds / chunk.size)
 
 
 def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, reals: np.ndarray) -> tuple[Check, ...]:
@@ -286,7 +288,7 @@ def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, re
     chains see a part of what the chains missed, not all of it.
     """
     space = target.space
-    joint = lambda theta, reals: np.concatenate([_scalars(space, theta), reals], axis=-1)
+    joint = lambda theta, reals: np.concatenate([scalars(space, theta), reals], axis=-1)
     ours, theirs = describe(joint(theta, reals)), describe(joint(explored.theta, explored.reals))
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(np.nan_to_num(ours.mcse) ** 2 + np.nan_to_num(theirs.mcse) ** 2)
@@ -296,6 +298,8 @@ def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, re
     least = float(moving.min(initial=np.inf)) if len(moving) else 0.0
     agreed = "the draws differ from those of tempered ladders: run longer, or sampler='tempered'"
     enough = "the exploration has too few effective draws to contradict anything: let it run longer"
+    outside = "chains of local moves stand where neither the ladders nor the transport go: explore longer, or set init="
+    num_outside, is_looked = float(explored.num_outside), not np.isnan(explored.num_outside)
     is_other, has_reference = not bool(explored.is_chosen), target.reference is not None
     given = "ladders were fitted to the chains themselves: give the prior, tz.Target(..., reference=tz.Reference(...))"
     return (
@@ -303,10 +307,11 @@ def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, re
         Check("difference from the exploration (standard errors)", worst, MAX_Z, worst <= MAX_Z, agreed, NOT_TRUSTED,
               is_other and least >= MIN_EXPLORED),
         Check("least ESS of the exploration", least, MIN_EXPLORED, least >= MIN_EXPLORED, enough, UNCHECKED),
+        *((Check(OUTSIDE, num_outside, 0.0, num_outside == 0, outside, UNCHECKED),) if is_looked else ()),
     )  # fmt: skip
 
 
-def _scalars(space: Space, theta: np.ndarray) -> np.ndarray:
+def scalars(space: Space, theta: np.ndarray) -> np.ndarray:
     """Ordered coordinates as they are, unordered ones as an indicator a category."""
     parts, start = [np.zeros((*theta.shape[:2], 0))], 0
     for _, v in space.discrete_variables:
@@ -318,16 +323,3 @@ def _scalars(space: Space, theta: np.ndarray) -> np.ndarray:
             hot = block[..., None] == np.arange(min(v.size, MOST_CATEGORIES))
             parts.append(hot.reshape(*block.shape[:2], -1).astype(float))
     return np.concatenate(parts, axis=-1)
-
-
-REASONS = {
-    "collapsed": "the discrete variables can be summed out at all reals",
-    "blocked": "summing out the discrete variables is impossible or expensive: they and the reals are moved in turn",
-    "tempered": "short trials of other chains disagreed",
-}
-
-
-def mixed_choice(name: str, explored: Explored | None) -> dict[str, Any]:
-    """What the default chose and why, as a result writes it down."""
-    found = {"choice": {"chosen": name, "reason": REASONS[name], "trial": []}}
-    return {"chosen": name, **({} if explored is None else {"warm-up": found})}

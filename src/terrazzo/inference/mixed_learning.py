@@ -1,4 +1,4 @@
-"""Learning a transport on a space with real variables, from draws of tempered ladders; and log Z by a bridge to it.
+"""Learning a transport on a space with real variables, from draws of tempered ladders.
 
 Two stages, as on discrete spaces (`auto.learning`): maximum likelihood on the draws, which places mass on every mode
 they cover; then the reverse KL with a tenth of the first beside it, which corrects what a finite set of correlated
@@ -13,19 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from terrazzo.auto import Context
-from terrazzo.diagnostics import LogZ, bridge_log_z
 from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains
-from terrazzo.inference.mixed import EXPLORE_DRAWS, Explored, explore
+from terrazzo.inference.mixed import EXPLORE_DRAWS, EXPLORE_WARMUP, Explored, explore
 from terrazzo.samplers import MIXED
 from terrazzo.spaces import Configuration, Space
-from terrazzo.targets.target import Target
 from terrazzo.training import Fitted, fit, forward_kl, reverse_kl
 from terrazzo.training.settings import NUM_STEPS
-from terrazzo.transports import AbstractTransport, posterior_log_weights, sample_transport
 
 APART = 0.25  # of the draws, the later ones of each ladder, that training is judged on
-MOST_BRIDGED = 4096  # draws of the chains that a bridge weighs
 SMALLEST_SD = 1e-6
 
 
@@ -46,8 +42,8 @@ def explore_ahead(
     own = Chains(context.mesh, MIXED["blocked"], Problem(context.target, None, {}, keep), context.length)
     number = int(options.get("num_ladders", context.num_chains))
     rounds = int(options.get("max_rounds", EXPLORE_DRAWS))
-    made = explore(key, own, None, context.progress, number, rounds, is_over)
-    return None if made is None else made[0]
+    made = explore(key, own, None, context.progress, number, (EXPLORE_WARMUP, rounds), is_over)
+    return None if made is None else made.explored
 
 
 def learn(
@@ -65,46 +61,28 @@ def learn(
         should_stop: As `tz.fit` takes it.
     """
     target, progress, policy = context.target, context.progress, context.policy
-    own = {"num_steps": NUM_STEPS, "learning_rate": policy.learning_rate, "start_beta": policy.start_beta}
-    chosen = {**own, **settings}
+    defaults = {"num_steps": NUM_STEPS, "learning_rate": policy.learning_rate, "start_beta": policy.start_beta}
+    chosen = {**defaults, **settings}
     first = explored.theta.shape[1] - max(1, int(APART * explored.theta.shape[1]))
     part = lambda rows: unconstrained(target.space, explored.theta[:, rows], explored.reals[:, rows])
     buffer, apart = part(slice(None, first)), part(slice(first, None))
     sd = np.maximum(buffer.reals.std(axis=0), SMALLEST_SD)
     transport = transport.placed(buffer.reals.mean(axis=0), sd)
     reverse = reverse_kl("score_function")
-    stages = (
-        ("learning from the draws", forward_kl(buffer), forward_kl(apart)),
+    stages: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
+        ("learning from the draws", forward_kl(buffer), forward_kl(apart), {}),
         ("learning from the target", forward_kl(buffer, weight=policy.forward_weight, reverse=reverse),
-         forward_kl(apart, weight=0.5, reverse=reverse)),
+         forward_kl(apart, weight=0.5, reverse=reverse), {"enough_is_ess": policy.enough_is_ess}),
     )  # fmt: skip
     steps, fits = max(1, int(chosen.pop("num_steps")) // 2), []
-    for i, (name, objective, checked) in enumerate(stages):
+    for i, (name, objective, checked, own) in enumerate(stages):
         progress.phase(name, steps, "steps")
         fitted = fit(
             jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
-            num_steps=steps, should_stop=should_stop, progress=progress, **chosen,
+            num_steps=steps, should_stop=should_stop, progress=progress, **own, **chosen,
         )  # fmt: skip
         transport = fitted.transport
         fits.append(fitted)
     history = {name: np.concatenate([f.history[name] for f in fits]) for name in fits[0].history}
     seconds, count = sum(f.seconds for f in fits), sum(f.num_steps for f in fits)
     return Fitted(transport, history, count, fits[-1].reason, seconds)
-
-
-def bridge(
-    key: jax.Array, target: Target, transport: AbstractTransport, theta: np.ndarray, reals: np.ndarray, num_own: int
-) -> LogZ | None:
-    """log Z by the optimal bridge between the transport and draws, (chain, draw, ...); None if there are too few."""
-    thin = max(1, -(-theta.shape[0] * theta.shape[1] // MOST_BRIDGED))
-    theta, reals = theta[:, ::thin], reals[:, ::thin]
-    found = unconstrained(target.space, theta, reals)
-    if theta.shape[1] < 4 or len(found.theta) < theta.shape[0] * theta.shape[1]:
-        return None
-    own_key, lift_key = jax.random.split(key)
-    own = np.asarray(sample_transport(own_key, transport, target, num_own).log_weights, float)
-    theirs = np.asarray(posterior_log_weights(lift_key, transport, target, found), float).reshape(theta.shape[:2])
-    if np.isnan(theirs).any() or (theirs == -np.inf).any() or np.isnan(own).any() or (own == np.inf).any():
-        return None
-    made = bridge_log_z(own, theirs)
-    return made if np.isfinite(made.log_z) else None

@@ -26,8 +26,9 @@ from terrazzo.diagnostics import LogZ
 from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
-from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks, mixed_choice
-from terrazzo.inference.mixed_learning import bridge
+from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks
+from terrazzo.inference.mixed_choice import described
+from terrazzo.inference.mixed_weighing import bridge, evidence_checks, weighted_check
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
 from terrazzo.runtime.devices import chosen_devices
@@ -42,7 +43,7 @@ from terrazzo.storage.setups import Setup
 from terrazzo.targets.precision import MAX_ROUNDING, rounding
 from terrazzo.targets.target import Target
 from terrazzo.training import Fitted
-from terrazzo.transports import AbstractTransport
+from terrazzo.transports import AbstractTransport, sample_transport
 from terrazzo.verdict.checks import ENUMERATED, EXACT, NOT_TRUSTED, NOTE, STORED, UNCHECKED, Check, Verdict
 
 ALL_SUMMED = "the sum over all configurations"
@@ -62,6 +63,7 @@ class Ready(NamedTuple):
         evidence: log Z by the transport of a sampler that was named, or None.
         history: Training curves.
         transport: The transport, whether it is moved through or not.
+        weighed: What its weights are of: the target, or its density of the reals alone.
         setup: What repeats the run, or None.
         explored: Tempered draws of a mixed target, or None.
     """
@@ -74,6 +76,7 @@ class Ready(NamedTuple):
     evidence: LogZ | None = None
     history: dict[str, np.ndarray] = {}  # noqa: RUF012 (never written to)
     transport: AbstractTransport | None = None
+    weighed: Target | None = None
     setup: Setup | None = None
     explored: Explored | None = None
 
@@ -213,10 +216,27 @@ class Reporter(NamedTuple):
             found["exploration"] = ready.explored.evidence
             checks += exploration_checks(self.target, ready.explored, theta, reals)
         if ready.transport is not None:
-            self.progress.phase("weighing the draws")
-            made = bridge(self.key, self.target, ready.transport, theta, reals, self.policy.own_draws)
-            found |= {} if made is None else {"bridge": made}
+            made, more = self._weighed(ready, theta, reals, found)
+            found, checks = found | made, [*checks, *more]
         return found, checks
+
+    def _weighed(
+        self, ready: Ready, theta: np.ndarray, reals: np.ndarray, found: Mapping[str, LogZ]
+    ) -> tuple[dict[str, LogZ], tuple[Check, ...]]:
+        """log Z by a bridge from the transport to the draws of a mixed run, and what its weights say of them."""
+        self.progress.phase("weighing the draws")
+        transport, weighed, space = ready.transport, ready.weighed, self.target.space
+        assert transport is not None
+        assert weighed is not None
+        own_key, lift_key = jax.random.split(self.key)
+        drawn = sample_transport(own_key, transport, weighed, self.policy.own_draws)
+        made = bridge(lift_key, space, weighed, transport, np.asarray(drawn.log_weights, float), theta, reals)
+        bridged = {} if made is None else {"bridge": made}
+        is_other = ready.explored is not None and bool(ready.explored.is_chosen)
+        checks = weighted_check(space, drawn, theta, reals, self.policy, is_other=is_other)
+        return bridged, (
+            *checks, *evidence_checks({**found, **bridged}, self.policy, uses_transport=not is_other)
+        )  # fmt: skip
 
     def _tempered(self, ladders: Replicas) -> LogZ | None:
         """log Z of the run's own ladders; None if there are too few draws."""
@@ -232,7 +252,8 @@ class Reporter(NamedTuple):
         options, plan = ready.chains.problem.options, ready.plan
         own = {} if plan is None else {"chosen": plan.sampler, "warm-up": plan.description}
         if self.target.space.num_reals and self.settings.sampler == "auto":
-            own = mixed_choice(ready.chains.spec.name, ready.explored)
+            rows = ready.header["plan"].get("trial", [])
+            own = described(ready.chains.spec.name, rows, is_explored=ready.explored is not None)
         tuned = {k: v for k, v in by_name(ready.chains.parameters).items() if k.split(".")[0] not in options}
         found = {"tuned": _lists(tuned), "info": _lists(kept.info())}
         return self._provenance(ready.thin, ready.header, own, options, found)

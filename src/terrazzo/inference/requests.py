@@ -13,6 +13,7 @@ from terrazzo.auto.policy import default_policy
 from terrazzo.engine import kernels as running
 from terrazzo.errors import OptionError, TransportError, arguments
 from terrazzo.samplers import BoundSampler, SamplerSpec, get, is_kernel, own_sampler
+from terrazzo.spaces import Space
 from terrazzo.targets.target import Target
 from terrazzo.training import Training
 from terrazzo.transports import REGISTRY as TRANSPORTS
@@ -167,10 +168,15 @@ def _default_transport(request: Request, target: Target, seconds: float | None) 
     """Autoregressive, unless it is too large to be learned here; the paper's flow for samplers in the latent space."""
     if request.spec is not None and not request.is_planned:
         return TRANSPORTS["flow"]()
+    is_tried = request.spec is not None or is_learnable(target.space, seconds)
+    return TRANSPORTS["autoregressive"]() if is_tried else False
+
+
+def is_learnable(space: Space, seconds: float | None) -> bool:
+    """Whether a transport onto a space is learned by default in a run of so many seconds (None: without a limit)."""
     policy = default_policy()
     is_long = seconds is None or seconds >= policy.learning_run_seconds
-    is_learnable = target.space.num_dims <= policy.largest_learned and is_long
-    return TRANSPORTS["autoregressive"]() if request.spec is not None or is_learnable else False
+    return space.num_dims + space.num_reals <= policy.largest_learned and is_long
 
 
 def check_sampler(spec: SamplerSpec, target: Target) -> None:

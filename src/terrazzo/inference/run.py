@@ -31,20 +31,14 @@ from terrazzo.auto import (
 from terrazzo.diagnostics import LogZ, importance_summary
 from terrazzo.engine.kept import Kept
 from terrazzo.engine.kernels import Problem
-from terrazzo.engine.loop import Chains, buffer_length, draws, joined, placed, tune
+from terrazzo.engine.loop import Chains, buffer_length, placed, tune
 from terrazzo.errors import ConfigurationError
 from terrazzo.errors.arguments import key_of_seed
-from terrazzo.inference import sharing
+from terrazzo.inference import mixed_default, sharing
 from terrazzo.inference.drawing import Drawing
-from terrazzo.inference.mixed import (
-    TRIAL_DRAWS,
-    Explored,
-    explore,
-    ladders,
-    ladders_ahead,
-    prefers_ladders,
-    restored_reference,
-)
+from terrazzo.inference.mixed import Explored, ladders_ahead
+from terrazzo.inference.mixed_choice import Tried
+from terrazzo.inference.mixed_default import Chosen, restored_chains, weighed_target
 from terrazzo.inference.mixed_learning import explore_ahead, learn
 from terrazzo.inference.reporting import Ready, Reporter, by_name, describe_fit
 from terrazzo.inference.restoring import restored_parameters, restored_states
@@ -233,77 +227,74 @@ class Run:
     # ---- without a plan
 
     def _tuned(self, transport: Any, options: dict, starts: Any, setup: Setup | None) -> Ready:
-        """Fit the transport if there is one, then tune the sampler."""
+        """Fit the transport if there is one, then tune the sampler; on mixed spaces the default chooses after that."""
         assert self.spec is not None
-        fitted, evidence = None, None
-        explored: Explored | None = None
-        if transport is not None:
-            if setup is None and self.target.space.num_reals:
+        s, space = self.settings, self.target.space
+        is_default = space.num_reals and s.sampler == "auto"  # it learns a transport itself, where that may pay
+        fitted, explored = None, None
+        if transport is not None and setup is None and not is_default:
+            if space.num_reals:
                 transport, fitted, explored = self._learned(transport)
-            elif setup is None:
+            else:
                 with compile_in_background(self._compiled_ahead(transport, options)):
                     transport, fitted = self._train(transport)
-            transport = placed(self.mesh, transport)
-            evidence = self._weigh(transport)
-        problem = Problem(self.target, transport, options, self.settings.keep)
+        transport = placed(self.mesh, transport)
+        through = None if is_default else transport
         chains = Chains(
-            mesh=self.mesh, spec=self.spec, problem=problem, length=self.context.length,
-            keep_latent=self.settings.keep_latent, is_one_program=bool(self.target.space.num_reals),
+            mesh=self.mesh, spec=self.spec, problem=Problem(self.target, through, options, s.keep),
+            length=self.context.length, keep_latent=s.keep_latent, is_one_program=bool(space.num_reals),
         )  # fmt: skip
+        weighed = weighed_target(chains) if is_default and transport is not None else self.target
         if setup is not None:
+            header, history = setup.header, setup.history
             if setup.plan:
                 explored = Explored(**setup.plan)
-                if explored.is_chosen:
-                    chains = ladders(chains, restored_reference(explored))
+            if explored is not None and is_default:
+                chains = restored_chains(header["plan"]["sampler"], chains, explored, transport, weighed)
             chains = chains._replace(parameters=restored_parameters(chains, setup.parameters))
-            states = restored_states(chains, self.settings.chains, setup)
-            header, history = setup.header, setup.history
+            states = restored_states(chains, s.chains, setup)
         else:
-            explores = self.target.space.num_reals and self.settings.exploration is not None and transport is None
-            with compile_in_background(ladders_ahead(chains, self.settings.chains) if explores else iter(())):
+            explores = space.num_reals and s.exploration is not None and transport is None
+            with compile_in_background(ladders_ahead(chains, s.chains) if explores else iter(())):
                 states, chains = self._warm_up(chains, starts)
+            rows: tuple[Tried, ...] = ()
+            thin = s.thin or 1
             if explores:
-                states, chains, explored = self._explored(states, chains)
-            if not self.target.space.num_reals:
+                found = self._chosen(chains, states)
+                states, chains, explored, transport = found.states, found.chains, found.explored, found.transport
+                fitted, rows, thin = found.fitted, found.rows, s.thin or found.thin
+                weighed = found.weighed or weighed
+            if not space.num_reals:
                 self._check_precision(np.asarray(states.position)[:, None])
-            history, training = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
-            header = {"training": training, "seconds": self.progress.seconds, "thin": self.settings.thin or 1}
-            if self.target.space.num_reals:
-                header |= {"identity": self.settings.identity, "plan": {"sampler": chains.spec.name}}
+            history, trained = ({}, None) if fitted is None else (fitted.history, describe_fit(fitted))
+            header = {"training": trained, "seconds": self.progress.seconds, "thin": thin}
+            if space.num_reals:
+                plan = {"sampler": chains.spec.name, "trial": [row.describe() for row in rows]}
+                header |= {"identity": s.identity, "plan": plan}
             if self.store.is_lasting or transport is None or is_storable(transport):
-                stored = None if transport is None else serialise(transport)
-                parameters = by_name(chains.parameters)
-                found = {} if explored is None else explored._asdict()
                 setup = Setup(
                     header=header,
-                    parameters=parameters,
+                    parameters=by_name(chains.parameters),
                     history=history,
-                    transport=stored,
+                    transport=None if transport is None else serialise(transport, space),
                     states=state_leaves(states),
-                    plan=found,
+                    plan={} if explored is None else explored._asdict(),
                 )
                 self.store.save_setup(setup)
-        is_plan = self.target.space.num_reals and self.settings.sampler == "auto"
+        evidence = None if transport is None else self._weigh(transport, weighed)
         return Ready(
             chains=chains, states=states, thin=int(header["thin"]), header=header, evidence=evidence, history=history,
-            transport=problem.transport, explored=explored, setup=setup if is_plan else None,
+            transport=transport, weighed=weighed, explored=explored,
+            setup=setup if is_default else None,
         )  # fmt: skip
 
-    def _explored(self, states: Any, chains: Chains) -> tuple[Any, Chains, Explored | None]:
-        """Explores a mixed target in half of the time, and chooses between the run's own chains and the ladders."""
-        is_over = lambda: self.budget.is_half_gone
-        if is_over():
-            return states, chains, None
-        self.progress.phase("trying")
-        trial = joined([chunk.out.rows for chunk in draws(chains, self.trial_key, states, TRIAL_DRAWS)])
-        s = self.settings
-        made = explore(self.plan_key, chains, trial, self.progress, s.chains, s.warmup + s.draws, is_over)
-        if made is None:
-            return states, chains, None
-        explored, found, at = made
-        if not prefers_ladders(trial, explored):
-            return states, chains, explored
-        return at, found, explored._replace(is_chosen=np.ones((), bool))
+    def _chosen(self, chains: Chains, states: Any) -> Chosen:
+        """What the default draws with on a mixed space."""
+        s, keys = self.settings, mixed_default.Keys(self.trial_key, self.plan_key, self.train_key)
+        return mixed_default.chosen(
+            keys, self.context, chains, states, num_steps=s.warmup + s.draws, training=s.training,
+            should_stop=self._is_trained,
+        )  # fmt: skip
 
     def _learned(self, transport: Any) -> tuple[Any, Fitted | None, Explored | None]:
         """Explores a mixed target by ladders, if that is asked for, and trains the transport on their draws."""
@@ -351,9 +342,9 @@ class Run:
         )  # fmt: skip
         return fitted.transport, fitted
 
-    def _weigh(self, transport: AbstractTransport) -> LogZ:
+    def _weigh(self, transport: AbstractTransport, weighed: Target) -> LogZ:
         self.progress.phase("weighing the transport")
-        weights = sample_transport(self.evidence_key, transport, self.target, self.budget.policy.own_draws).log_weights
+        weights = sample_transport(self.evidence_key, transport, weighed, self.budget.policy.own_draws).log_weights
         return importance_summary(np.asarray(weights))
 
     def _starts(self, transport: AbstractTransport | None) -> Any:

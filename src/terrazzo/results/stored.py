@@ -155,7 +155,7 @@ def write_result(result: Any, path: Any, *, compress: bool) -> Path:
     if result.transport is not None:
         from terrazzo.transports import serialise  # late: a result knows no method
 
-        blobs["transport"], header["transport_config"] = serialise(result.transport)
+        blobs["transport"], header["transport_config"] = serialise(result.transport, result.space)
     return write_file(path, KIND, VERSION, header=header, arrays=arrays, blobs=blobs, compress=compress)
 
 

@@ -250,12 +250,14 @@ def non_finite_error(target: Any, theta: Any, y: Any, value: Any = None) -> Targ
 
 
 @jit
-def _drawn(target: Any, key: Array, num_chains: int, most: int) -> tuple[Array, Array, Array]:
+def _drawn(target: Any, key: Array, num_chains: int, most: int, summation: Any = None) -> tuple[Array, Array, Array]:
     space = target.space
 
     def fresh(key: Array) -> tuple[Array, Array]:
         theta_key, real_key = jax.random.split(key)
         y = jax.random.uniform(real_key, (space.num_reals,), jnp.result_type(float), -SPREAD, SPREAD)
+        if summation is not None:
+            return summation.backward(theta_key, summation.forward(y)[1]), y
         return space.random(theta_key) if space.num_dims else jnp.zeros(0, jnp.int32), y
 
     def usable(theta: Array, y: Array) -> Array:
@@ -280,10 +282,18 @@ def _drawn(target: Any, key: Array, num_chains: int, most: int) -> tuple[Array, 
 def possible_starts(target: Any, key: Array, num_chains: int) -> Configuration:
     """Configurations of positive probability and finite gradient: uniform codes, reals within -2..2 unconstrained.
 
+    Where no such codes are found, and the discrete variables can be summed out, they are drawn given the reals: a site
+    where an animal was seen is occupied, and of all sites chance never finds them all.
+
     Raises:
-        StartError: If 100 rounds of tries leave a chain without one.
+        StartError: If 100 rounds of tries find none.
     """
+    from terrazzo.targets.reading import structure_of  # late: it reads targets
+
     theta, y, is_good = _drawn(target, key, num_chains, MAX_REDRAWS)
+    structure = None if np.asarray(is_good).any() or not target.space.num_dims else structure_of(target)
+    if structure is not None and structure.summation is not None:
+        theta, y, is_good = _drawn(target, key, num_chains, MAX_REDRAWS, structure.summation)
     good = np.flatnonzero(np.asarray(is_good))
     if not len(good):
         raise StartError(

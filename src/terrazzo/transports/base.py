@@ -12,6 +12,7 @@ and the unconstrained reals y. **The law there:** for every theta, exp(v) on {z 
 Lebesgue measure ("Mixed spaces" on the same page).
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -284,7 +285,7 @@ def posterior_log_weights(key: Array, transport: AbstractTransport, target: Targ
     arguments.random_key(key)
     checked_pair(transport, target)
     codes = jnp.asarray(codes_of(theta), jnp.int32)
-    flat = lambda x: x.reshape(-1, x.shape[-1])
+    flat = lambda x: x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     rows: Any = flat(codes)
     if isinstance(theta, Configuration):
         rows = Configuration(rows, flat(jnp.asarray(theta.reals, jnp.result_type(float))))

@@ -17,6 +17,7 @@ from terrazzo.transports.base import AbstractTransport
 from terrazzo.transports.clamped import ClampedTransport, clamp_transport
 from terrazzo.transports.registry import REGISTRY
 
+OWN_SPACE = "space"  # of a transport that is not of the run's space: of the reals alone, theta summed out
 CLAMPED = "clamped"  # a transport with some coordinates held fixed, around one of the registry
 MOST_LAYERS = 256  # that a description may ask for beyond the lengths of its arrays
 
@@ -31,8 +32,16 @@ def is_storable(transport: AbstractTransport) -> bool:
     return any(isinstance(inner, spec.kind) for spec in REGISTRY.values())
 
 
-def serialise(transport: AbstractTransport) -> tuple[bytes, dict[str, Any]]:
-    """The arrays of a transport as bytes (an `.npz` without pickles), and what it takes to build its skeleton."""
+def serialise(transport: AbstractTransport, space: Space | None = None) -> tuple[bytes, dict[str, Any]]:
+    """The arrays of a transport as bytes (an `.npz` without pickles), and what it takes to build its skeleton.
+
+    Args:
+        transport: The transport.
+        space: The space that `deserialise` will be given, if the transport may be one of another.
+    """
+    if space is not None and transport.space != space:
+        data, config = serialise(transport)
+        return data, {**config, OWN_SPACE: space_to_json(transport.space)}
     if isinstance(transport, ClampedTransport):
         data, inner = serialise(transport.inner)
         codes = np.asarray(transport.codes).tolist()
@@ -76,6 +85,8 @@ def _deserialised(data: bytes, config: dict[str, Any], space: Space) -> Abstract
     numbers = jax.tree.leaves(config)
     if any(isinstance(n, int | float) and not abs(n) <= most for n in numbers):
         raise FileFormatError("transport", "its description does not fit its arrays", "save it again")
+    own_space = config.pop(OWN_SPACE, None)
+    space = space if own_space is None else space_from_json(own_space, num_dims=0)
     build = lambda key: REGISTRY[kind].build(space, key=key, **config)
     skeleton = eqx.filter_eval_shape(build, jax.random.key(0))
     is_shape = lambda x: isinstance(x, jax.ShapeDtypeStruct)

@@ -5,8 +5,15 @@
 where x(y) are the reals in the user's scale. By the law of transports on mixed spaces (docs/theory.md) the jump leaves
 the joint law invariant; the local moves are those of `blocked`. A transport whose dequantizer is not exact moves from a
 fresh lift, as on discrete spaces.
+
+Where theta can be summed out, the transport may be one of the reals alone. The jump is then by the marginal density
+
+    w(y) = sum_theta pi(theta, x(y)) |dx / dy| / q(y),
+
+and the local move is that of `collapsed`, which draws theta given the reals afresh.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,11 +22,13 @@ from jaxtyping import Array, Float
 
 from terrazzo.errors import OptionError
 from terrazzo.samplers.kernels import blocked as _blocked
+from terrazzo.samplers.kernels import collapsed as _collapsed
 from terrazzo.samplers.kernels.gibbs import positive_int
 from terrazzo.samplers.kernels.hybrid import latent_kernel
 from terrazzo.samplers.parts.base import BoundSampler, Info, SamplerSpec, SamplingAlgorithm, Tuning, as_float, select
 from terrazzo.samplers.parts.real_moves import MAX_DOUBLINGS, MixedState
 from terrazzo.spaces import Configuration
+from terrazzo.spaces import real as real_variable
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
 from terrazzo.transports.base import AbstractTransport
@@ -67,12 +76,14 @@ def mixed_hybrid(
     inverse_mass_matrix: Any = None,
     max_doublings: int = MAX_DOUBLINGS,
     conditionals: Any = None,
+    summation: Any = None,
+    marginal: Target | None = None,
 ) -> SamplingAlgorithm:
     """A joint jump through the transport, then `num_local` steps of `blocked`; `num_rounds` times.
 
     Args:
         target: A target with real variables.
-        transport: A transport of its space.
+        transport: A transport of its space; of the reals alone, where there is a `marginal`.
         local: The discrete kernel at fixed reals, as `blocked(discrete=...)` takes it; or `tz.samplers.blocked(...)`.
         local_options: Further options of the discrete kernel.
         num_local: How many local steps go with one jump.
@@ -84,6 +95,8 @@ def mixed_hybrid(
         inverse_mass_matrix: The variances of the unconstrained reals; tuned in warm-up.
         max_doublings: The longest trajectory of NUTS, in doublings.
         conditionals: As `prepare` reads them.
+        summation: How to sum out theta, where the transport is one of the reals alone.
+        marginal: The density of the unconstrained reals by that sum (`marginal_target`).
 
     >>> import terrazzo as tz
     >>> space = tz.Space(k=tz.binary(), x=tz.real())
@@ -99,16 +112,28 @@ def mixed_hybrid(
     if transport is None:
         raise OptionError("transport", "is missing", "sampler='blocked' makes local moves alone")
     num_local, num_rounds = positive_int("num_local", num_local), positive_int("num_rounds", num_rounds)
-    local_sampler = _blocked.blocked(
-        target, discrete=local, discrete_options=local_options, real=real, scale=step_size,
-        inverse_mass_matrix=inverse_mass_matrix, max_doublings=max_doublings, conditionals=conditionals,
-    )  # fmt: skip
+    moves = {
+        "real": real, "scale": step_size, "inverse_mass_matrix": inverse_mass_matrix, "max_doublings": max_doublings,
+    }  # fmt: skip
+    if marginal is None:
+        local_sampler = _blocked.blocked(
+            target, discrete=local, discrete_options=local_options, conditionals=conditionals, **moves
+        )
+    else:
+        local_sampler = _collapsed.collapsed(target, summation=summation, **moves)
+
+    def jump(key: Array, start: Configuration) -> tuple[Configuration, Array, Array]:
+        if marginal is None:
+            return jumped(key, target, transport, start, move=move, scale=scale)
+        reals = start._replace(theta=start.theta[:0])
+        found, rate, count = jumped(key, marginal, transport, reals, move=move, scale=scale)
+        return found._replace(theta=start.theta), rate, count  # the local move draws theta given the reals
 
     def play(state: MixedState, key: Array) -> tuple[MixedState, Info]:
         jump_key, walk_key = jax.random.split(key)
         walk_keys = jax.random.split(walk_key, num_local)
         start = Configuration(state.position, state.reals)
-        found, rate, count = jumped(jump_key, target, transport, start, move=move, scale=scale)
+        found, rate, count = jump(jump_key, start)
         new, local = jax.lax.scan(lambda s, k: local_sampler.step(k, s), local_sampler.init(found), walk_keys)
         is_accepted = jnp.any(new.position != state.position) | jnp.any(new.reals != state.reals)
         evaluations = jnp.sum(local.num_evaluations, dtype=jnp.int32) + count + 1  # one for log pi after the jump
@@ -133,6 +158,29 @@ def _pooled(details: dict[str, Array]) -> dict[str, Array]:
         "is_divergent": jnp.any(details["is_divergent"]),
         "num_leapfrogs": jnp.sum(details["num_leapfrogs"], dtype=jnp.int32),
     }
+
+
+def marginal_target(target: Target, summation: Any) -> Target:
+    """The density of the unconstrained reals, theta summed out, as a target of its own; log Z is the same.
+
+    >>> import terrazzo as tz
+    >>> space = tz.Space(k=tz.binary(), x=tz.real(low=0.0))
+    >>> target = tz.Target(lambda v: -v["x"] * (1.0 + v["k"]), space)
+    >>> found = marginal_target(target, _collapsed.find_summation(target))
+    >>> bool(jnp.allclose(found.log_density(jnp.zeros(0, jnp.int32), jnp.zeros(1)), jnp.log(jnp.exp(-1) + jnp.exp(-2))))
+    True
+    """
+    space = target.space
+    return Target(lambda y: summation(y) + space.log_jacobian(y), real_variable(space.num_reals), probe=False)
+
+
+def beside_jumps(
+    options: Mapping[str, Any], parameters: Mapping[str, Any], marginal: Target | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options and tuned parameters of `blocked` or `collapsed` chains, as those of the hybrid with the same moves."""
+    renamed = {"discrete": "local", "discrete_options": "local_options", "scale": "step_size"}
+    found = {renamed.get(name, name): value for name, value in options.items()}
+    return {**found, "marginal": marginal}, {renamed.get(name, name): value for name, value in parameters.items()}
 
 
 def prepare(

@@ -173,7 +173,7 @@ class Program:
         if name == "cond":
             return self._branches(params["branches"], inputs)
         if name == "scan" and not all(self.is_constant(s) for s in inputs):
-            read = self._batched(equation, inputs)
+            read = self._batched(params, inputs)
             if read is not None:
                 return read
             if params["length"] * len(params["jaxpr"].eqns) <= MAX_UNROLLED:
@@ -210,12 +210,88 @@ class Program:
         stacked = [ys[t] for t in range(length)]
         return carry + [self.trace(lambda *y: jnp.stack(y), y)[0] for y in zip(*stacked, strict=True)]
 
-    def _batched(self, equation: Any, inputs: list[int]) -> list[int] | None:
+    def _batched(self, params: dict[str, Any], inputs: list[int]) -> list[int] | None:
         """A scan without a true recurrence as one batched step; None if it has one."""
-        plan = carry_plan(equation.params["jaxpr"], equation.params["num_consts"], equation.params["num_carry"])
-        if plan is None or equation.params["length"] < 2:
+        if params["length"] < 2:
             return None
-        return self.trace(lambda *args: batched_scan(equation.params, plan, *args), inputs)
+        num_consts, num_carry = params["num_consts"], params["num_carry"]
+        is_known = known_carry(params, [self.is_constant(s) for s in inputs])
+        if not any(is_known):
+            plan = carry_plan(params["jaxpr"], num_consts, num_carry)
+            return None if plan is None else self.trace(lambda *args: batched_scan(params, plan, *args), inputs)
+        steps = _known_steps(params, is_known, [self._constants.get(s) for s in inputs])
+        if steps is None:
+            return None
+        before, last = ([self.constant(x) for x in part] for part in steps)
+        carry = inputs[num_consts : num_consts + num_carry]
+        rest = [s for s, known in zip(carry, is_known, strict=True) if not known]
+        after = inputs[num_consts + num_carry :]
+        less = _with_known_carry(params, is_known)
+        read = self._batched(less, [*inputs[:num_consts], *rest, *before, *after])
+        if read is None:
+            return None
+        found, ends = iter(read), iter(last)
+        return [next(ends) if known else next(found) for known in is_known] + list(found)
+
+
+def known_carry(params: dict[str, Any], is_constant: Sequence[bool]) -> list[bool]:
+    """Which parts of a scan's carry are known at every step, as counters and keys are.
+
+    They start from constants, and their new values look at constants and at parts of the same kind alone.
+    """
+    jaxpr, first = params["jaxpr"].jaxpr, params["num_consts"]
+    carry = range(first, first + params["num_carry"])
+    made = {v: e for e in jaxpr.eqns for v in e.outvars}
+    seen = {i: _ancestors(jaxpr.outvars[i - first], made) for i in carry}
+    known = {i for i in carry if is_constant[i]}
+    while True:
+        unknown = {v for i, v in enumerate(jaxpr.invars) if (i not in known if i in carry else not is_constant[i])}
+        left = {i for i in known if seen[i].isdisjoint(unknown)}
+        if left == known:
+            return [i in known for i in carry]
+        known = left
+
+
+def _known_steps(params: dict[str, Any], is_known: list[bool], values: list[Any]) -> tuple[list, list] | None:
+    """The known parts of a carry before every step, and after the last; None if that cannot be computed."""
+    jaxpr, first, num_carry = params["jaxpr"].jaxpr, params["num_consts"], params["num_carry"]
+    like = [v.aval for v in jaxpr.invars]
+    if any(jnp.issubdtype(a.dtype, jax.dtypes.extended) for a, x in zip(like, values, strict=True) if x is None):
+        return None
+    anything = [jnp.zeros(a.shape, a.dtype) if x is None else None for a, x in zip(like, values, strict=True)]
+
+    def step(known: list, xs: list) -> tuple[list, list]:
+        parts, rows = iter(known), iter(xs)
+        carry = [next(parts) if k else anything[first + i] for i, k in enumerate(is_known)]
+        carry = [values[first + i] if c is None else c for i, c in enumerate(carry)]
+        after = [next(rows) if x is not None else anything[first + num_carry + i] for i, x in enumerate(later)]
+        out = jaxpr_as_fun(params["jaxpr"])(*fixed, *carry, *after)
+        return [o for o, k in zip(out, is_known, strict=False) if k], known
+
+    fixed = [anything[i] if x is None else x for i, x in enumerate(values[:first])]
+    later = values[first + num_carry :]
+    start = [jnp.asarray(values[first + i]) for i, k in enumerate(is_known) if k]
+    rows = [jnp.asarray(x) for x in later if x is not None]
+    with jax.ensure_compile_time_eval():
+        last, before = jax.lax.scan(step, start, rows, params["length"], params["reverse"])
+    return before, last
+
+
+def _with_known_carry(params: dict[str, Any], is_known: list[bool]) -> dict[str, Any]:
+    """The parameters of a scan whose known parts of the carry are given with every step: carry, then these, then xs."""
+    body, first, num_carry = params["jaxpr"], params["num_consts"], params["num_carry"]
+    like = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in body.jaxpr.invars]
+    carry = range(first, first + num_carry)
+    order = [i for i in carry if not is_known[i - first]] + [i for i in carry if is_known[i - first]]
+    order = [*range(first), *order, *range(first + num_carry, len(like))]
+
+    def step(*args: Any) -> list[Any]:
+        placed = dict(zip(order, args, strict=True))
+        out = jaxpr_as_fun(body)(*(placed[i] for i in range(len(like))))
+        return [o for o, k in zip(out, is_known, strict=False) if not k] + list(out[num_carry:])
+
+    made = jax.make_jaxpr(step)(*(like[i] for i in order))
+    return {**params, "jaxpr": made, "num_carry": num_carry - sum(is_known)}
 
 
 def carry_plan(body: ClosedJaxpr, num_consts: int, num_carry: int) -> tuple[list[bool], int] | None:

@@ -10,6 +10,7 @@ compiled stays small. The same tables, read from the last round to the first, dr
     p(theta | y) = prod_i p(theta_i | theta_around(i), y).
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -87,6 +88,11 @@ class Summation:
     def num_values(self) -> int:
         """Values of terms that one sum takes."""
         return len(self.configurations) * self.terms.num_terms
+
+    @property
+    def num_entries(self) -> int:
+        """Entries of all tables that are summed."""
+        return sum(len(group.sites) * math.prod(group.shape) for group in self.groups)
 
     def __call__(self, y: Float[Array, " data"]) -> Float[Array, ""]:
         """log sum_theta exp(f(theta, y))."""

@@ -1,0 +1,154 @@
+"""What the default draws with on mixed spaces: decisions on tables of measurements, and checks on draws that are known.
+
+The runs themselves are in `test_mixed_sampling`.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import terrazzo as tz
+from terrazzo.auto.policy import CPU
+from terrazzo.diagnostics import LogZ
+from terrazzo.inference.mixed_choice import Tried, can_pay, choose, needed_seconds, thinning, tried
+from terrazzo.inference.mixed_weighing import WEIGHTED, evidence_checks, num_outside, weighted_check
+from terrazzo.samplers.kernels.collapsed import affordable_summation, find_summation
+from terrazzo.spaces import Configuration
+from terrazzo.transports.base import TransportDraws
+
+
+def row(name="collapsed", ess=700.0, r_hat=1.0, step_seconds=1e-3):
+    return Tried(name=name, ess=ess, r_hat=r_hat, num_chains=8, num_draws=100, step_seconds=step_seconds)
+
+
+APART = row(ess=10.0, r_hat=3.0)
+SLOW = row(ess=40.0, r_hat=1.2, step_seconds=0.05)
+QUICK = row(ess=40.0, r_hat=1.2)
+
+
+@pytest.mark.parametrize(("own", "pays"), [(row(), False), (QUICK, False), (APART, True), (SLOW, True)])
+def test_a_transport_is_learned_where_chains_are_apart_or_slow(own, pays):
+    assert can_pay(own, 1000, CPU) is pays
+
+
+def test_seconds_are_those_of_enough_effective_draws_or_of_all_that_were_asked_for():
+    assert needed_seconds(row(ess=800.0), 1000, CPU) == pytest.approx(1.0)  # 1000 steps
+    assert needed_seconds(SLOW, 1000, CPU) == pytest.approx(CPU.enough_ess * 8 / (40.0 / 5.0))
+    assert needed_seconds(SLOW, 50, CPU) == pytest.approx(50 * 8 / (40.0 / 5.0))
+
+
+LADDERS = row("tempered", ess=300.0, r_hat=1.02, step_seconds=1e-2)
+JUMPS = row("hybrid", ess=500.0, r_hat=1.01, step_seconds=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("own", "ladders", "hybrid", "chosen"),
+    [
+        (row(), LADDERS, None, "collapsed"),
+        (QUICK, row("tempered", step_seconds=1e-4), None, "collapsed"),  # they are what checks the chains
+        (APART, LADDERS, None, "tempered"),
+        (APART, row("tempered", ess=9.0, r_hat=4.0), None, "collapsed"),  # nothing is gained
+        (APART, LADDERS, JUMPS, "hybrid"),
+        (APART, LADDERS, JUMPS._replace(step_seconds=1.0), "tempered"),
+        (APART, LADDERS, JUMPS._replace(ess=9.0, r_hat=1.5), "tempered"),  # jumps that no chain accepts
+        (SLOW, LADDERS, JUMPS, "hybrid"),
+        (SLOW, LADDERS._replace(step_seconds=9.0), JUMPS._replace(step_seconds=9.0), "collapsed"),
+        (APART, APART._replace(name="tempered", r_hat=2.0), APART._replace(name="hybrid", r_hat=1.5), "hybrid"),
+    ],
+)
+def test_what_is_worth_most_draws(own, ladders, hybrid, chosen):
+    assert choose(own, ladders, hybrid).name == chosen
+
+
+def test_draws_are_thinned_to_independence_within_seconds():
+    assert thinning(row(ess=800.0), 1000, 5.0) == 1
+    assert thinning(row(ess=100.0), 1000, 5.0) == 5  # 8 would be nearly independent; 5 take 5 seconds
+    assert thinning(row(ess=100.0, step_seconds=1e-5), 1000, 5.0) == 8
+    assert thinning(row(ess=100.0), 1000, 0.0) == 1
+
+
+def test_trials_are_measured():
+    rng = np.random.default_rng(0)
+    theta, reals = rng.integers(0, 2, (4, 100, 2)), rng.normal(size=(4, 100, 1))
+    found = tried("blocked", theta, reals, 0.01)
+    assert 200 < found.ess <= 500
+    assert not found.is_apart
+    assert found.worth == pytest.approx(found.ess)
+    assert tried("blocked", theta, reals + 9.0 * np.arange(4)[:, None, None], 0.01).is_apart
+
+
+# ---- sums that are affordable
+
+
+def test_theta_is_summed_out_where_that_costs_a_few_sweeps():
+    labels = lambda v: jnp.sum(-0.5 * (v["m"][v["z"]] - 1.0) ** 2) - jnp.sum(v["m"] ** 2)
+    target = tz.Target(labels, tz.Space(z=tz.categorical(3, shape=30), m=tz.real(3)))
+    assert affordable_summation(target).num_entries == 90
+    point = lambda v: (
+        jnp.sum(jnp.where(jnp.arange(200, dtype=jnp.int32) < v["c"], v["m"], -v["m"])) - 300.0 * v["m"] ** 2
+    )
+    assert affordable_summation(tz.Target(point, tz.Space(c=tz.integers(0, 199), m=tz.real()))) is not None
+    tied = lambda v: -0.5 * (jnp.sum(jnp.where(v["on"] > 0, v["b"], 0.0)) - 1.0) ** 2 - jnp.sum(v["b"] ** 2)
+    target = tz.Target(tied, tz.Space(on=tz.binary(8), b=tz.real(8)))
+    assert find_summation(target) is not None  # 510 entries, 16 values: a sum costs 32 sweeps
+    assert affordable_summation(target) is None
+
+
+# ---- what weights say
+
+
+def test_chains_outside_of_a_transport_are_counted():
+    own = np.linspace(-3.0, 0.0, 1000)
+    theirs = np.array([[-1.0] * 10, [50.0] * 10, [50.0] * 4 + [-1.0] * 6])
+    assert num_outside(own, theirs) == 1.0
+    assert num_outside(own, None) == float("inf")
+
+
+SPACE = tz.Space(k=tz.categorical(3), x=tz.real())
+
+
+def weighted(rng, number=8000):
+    """Draws of q = uniform x N(0, 2^2), with weights of k uniform, x ~ N(0, 1)."""
+    k, x = rng.integers(0, 3, (number, 1)), 2.0 * rng.normal(size=(number, 1))
+    log_weights = -0.375 * x[:, 0] ** 2
+    return TransportDraws(Configuration(k, x), log_weights, log_weights)
+
+
+def test_draws_that_differ_from_weighted_ones_are_contradicted():
+    rng = np.random.default_rng(0)
+    theta, reals, drawn = rng.integers(0, 3, (4, 500, 1)), rng.normal(size=(4, 500, 1)), weighted(rng)
+    (right,) = weighted_check(SPACE, drawn, theta, reals, CPU, is_other=True)
+    assert right.name == WEIGHTED
+    assert right.passed
+    assert right.is_independent
+    (shifted,) = weighted_check(SPACE, drawn, theta, reals + 0.4, CPU, is_other=True)
+    (biased,) = weighted_check(SPACE, drawn, np.where(theta == 2, 1, theta), reals, CPU, is_other=False)
+    assert not shifted.passed
+    assert not biased.passed
+    assert biased.grade == "not trusted"
+    assert not biased.is_independent
+    reals_alone = drawn._replace(theta=Configuration(drawn.theta.theta[:, :0], drawn.theta.reals))
+    assert not weighted_check(SPACE, reals_alone, theta, reals + 0.4, CPU, is_other=True)[0].passed
+
+
+def test_weights_without_an_error_confirm_nothing():
+    rng = np.random.default_rng(0)
+    theta, reals, drawn = rng.integers(0, 3, (4, 500, 1)), rng.normal(size=(4, 500, 1)), weighted(rng)
+    heavy = drawn._replace(log_weights=rng.standard_cauchy(8000) * 5.0)
+    assert weighted_check(SPACE, heavy, theta, reals, CPU, is_other=True) == ()
+
+
+def test_log_z_of_a_transport_that_contradicts_ladders_is_not_trusted():
+    ladders, near = LogZ(2.0, 0.05, np.nan, np.nan), LogZ(2.1, 0.02, 900.0, 0.3)
+    far, unsound = LogZ(4.0, 0.02, 900.0, 0.3), LogZ(4.0, 0.02, 9.0, 0.9)
+    grades = lambda checks: [(check.passed, check.grade) for check in checks]
+    assert grades(evidence_checks({"tempering": ladders, "importance": near}, CPU, uses_transport=False)) == [
+        (True, "not trusted")
+    ]
+    assert grades(evidence_checks({"exploration": ladders, "importance": far}, CPU, uses_transport=True)) == [
+        (False, "not trusted")
+    ]
+    assert grades(evidence_checks({"tempering": ladders, "importance": unsound}, CPU, uses_transport=True)) == [
+        (False, "")
+    ]
+    assert evidence_checks({"importance": near}, CPU, uses_transport=True) == ()
