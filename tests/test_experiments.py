@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from terrazzo import cli
+from terrazzo.auto import policy
 from terrazzo.errors import ConfigurationError, FileFormatError, MissingPackageError, OptionError
-from terrazzo.inference import run as inference_run
 from terrazzo.paper.experiments import EXPERIMENTS, PRESETS, Request, methods, pieces, run, runner, schedule
 from terrazzo.paper.experiments.base import Piece
 from terrazzo.paper.experiments.logistic import load_data, save_archive
@@ -38,7 +38,8 @@ def invoke(*arguments):
 @pytest.fixture(scope="module", autouse=True)
 def _small_numbers():
     """Two scales to choose from, and few draws for an evidence that nobody reads: only time depends on these."""
-    with mock.patch.object(methods, "SCALES", (0.2, 0.7)), mock.patch.object(inference_run, "EVIDENCE_DRAWS", 256):
+    few = dataclasses.replace(policy.CPU, own_draws=256)
+    with mock.patch.object(methods, "SCALES", (0.2, 0.7)), mock.patch.object(policy, "CPU", few):
         yield
 
 

@@ -3,7 +3,7 @@
     log pi(theta) = constant + sum_i h_i(theta_i) + sum_(i,j) J_ij [theta_i = theta_j]
 
 This is the Potts form; for binary variables it is every pairwise model (Ising, Boltzmann machine, QUBO). The terms come
-from the target's own function if that has a method `pairwise()` (fields, edges, couplings), else from what is read of
+from the target's own function if that is an `AbstractPairModel`, else from what is read of
 it (`targets.structure`), else by finite differences: with f_i = f(theta_i = 1) and f_ij = f(theta_i = theta_j = 1), all
 else 0, J_ij = (f_ij - f_i - f_j + f_0) / 2. They are verified on random configurations before use.
 """
