@@ -4,11 +4,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from terrazzo.spaces import Configuration
 from terrazzo.transports import FlowTransport, cells, normal
 from terrazzo.transports.dequantizers import FlowDequantizer
-from transport_laws import lift_all, push_all
+from transport_laws import box_masses, lift_all, push_all
 
 
 def configurations(space, reals):
@@ -24,31 +25,20 @@ def quadrature_gap(transport, reals):
     return gap(transport, configurations(transport.space, reals))
 
 
-def box_gap(transport, where):
-    """Sites have cells that are intervals of their z given the rest: their mass is found by bisection, with `push`.
+@eqx.filter_jit
+def _slopes(transport, z):
+    return jax.vmap(jax.jacfwd(lambda z: transport.decode(z)[0].reals))(z)
 
-    What the reals contribute is the determinant of dy / dz at fixed sites, by autodiff.
-    """
+
+def box_gap(transport, where):
+    """Cells of sites are intervals of their z given the rest; what the reals contribute is autodiff's dy / dz."""
     d = transport.space.num_dims
     z = lift_all(transport, jax.random.split(jax.random.key(0), len(where.theta)), where)
-    log_mass = jnp.zeros(len(z))
-    for i in range(d):
-        sides = []
-        for end in (-40.0, 40.0):
-            inside, outside = z[:, i], jnp.full(len(z), end)
-            for _ in range(80):
-                middle = 0.5 * (inside + outside)
-                is_same = push_all(transport, z.at[:, i].set(middle)).theta.theta[:, i] == where.theta[:, i]
-                inside, outside = jnp.where(is_same, middle, inside), jnp.where(is_same, outside, middle)
-            sides.append(inside)
-        upper = jnp.where(sides[0] > 0, -sides[0], sides[1])
-        lower = jnp.where(sides[0] > 0, -sides[1], sides[0])
-        log_mass += jnp.log(jax.scipy.stats.norm.cdf(upper) - jax.scipy.stats.norm.cdf(lower))
-    pushed = push_all(transport, z)
-    jacobian = eqx.filter_jit(lambda t, z: jax.vmap(jax.jacfwd(lambda z: t.decode(z)[0].reals))(z))(transport, z)
-    log_det = jnp.linalg.slogdet(jacobian[:, :, d:])[1]
-    ratio = pushed.log_volume - jnp.sum(normal.log_pdf(z[:, :d]), axis=1) - log_det
-    return float(jnp.abs(jnp.exp(log_mass + ratio) - 1.0).max())
+    log_mass, log_volume = box_masses(transport, z, where.theta)
+    jacobian = _slopes(transport, z)
+    log_det = np.linalg.slogdet(np.asarray(jacobian)[:, :, d:])[1]
+    ratio = log_volume - stats.norm.logpdf(np.asarray(z)[:, :d]).sum(axis=1) - log_det
+    return np.abs(np.exp(log_mass + ratio) - 1.0).max()
 
 
 @eqx.filter_jit
@@ -67,18 +57,19 @@ def _flow_integral(transport, theta, y, grid):
 
     def one(e):
         point = jnp.concatenate([e, y])
-        pushed = transport.push(place(point))
+        slopes, z = jax.jacfwd(lambda point: (place(point),) * 2, has_aux=True)(point)
+        pushed = transport.push(z)
         same = jnp.all(pushed.theta.theta == theta)
-        volume = jnp.abs(jnp.linalg.det(jax.jacfwd(place)(point)))
+        volume = jnp.abs(jnp.linalg.det(slopes))
         return jnp.where(same, jnp.exp(pushed.log_volume) * volume, 0.0)
 
-    return jnp.sum(jax.lax.map(one, grid, batch_size=2**13))
+    return jnp.sum(jax.lax.map(jax.vmap(one), grid))
 
 
 def flow_gap(transport, where):
     d = transport.space.num_dims
     nodes, step = np.linspace(-5.6, 5.6, 2_001 if d == 1 else 201, retstep=True)
-    grid = jnp.asarray(np.stack(np.meshgrid(*[nodes] * d, indexing="ij"), -1).reshape(-1, d))
+    grid = jnp.asarray(np.stack(np.meshgrid(*[nodes] * d, indexing="ij"), -1).reshape(-1, len(nodes), d))
     found = [float(_flow_integral(transport, *one, grid)) for one in zip(*where, strict=True)]
     return np.abs(np.array(found) * step**d - 1.0).max()
 

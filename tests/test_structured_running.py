@@ -121,9 +121,12 @@ def test_neighbours_are_those_of_log_prob(name):
     cheap = reading.with_conditionals(target, reading.read_running(target))
     assert cheap.running is not None
     moves = moves_of(target.space, None)
-    for theta in target.possible_starts(jax.random.key(0), 5):
-        ours, plain = (neighbour_log_probs(t, moves, theta, t.log_prob(theta)) for t in (cheap, target))
-        np.testing.assert_allclose(ours, plain, rtol=1e-9, atol=1e-9)
+    starts = target.possible_starts(jax.random.key(0), 5)
+    ours, plain = (
+        jax.jit(jax.vmap(lambda theta, t=t: neighbour_log_probs(t, moves, theta, t.log_prob(theta))))(starts)
+        for t in (cheap, target)
+    )
+    np.testing.assert_allclose(ours, plain, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["locally_balanced", "zanella", "tabu"])
@@ -133,7 +136,7 @@ def test_informed_kernels_cost_one_evaluation(name):
     spec = samplers.get(name)
     plain, ours = spec.factory(target), spec.factory(target, **spec.prepare(target))
     theta, key = target.possible_starts(jax.random.key(0), 1)[0], jax.random.key(3)
-    old, new = (s.step(key, s.init(theta)) for s in (plain, ours))
+    old, new = (jax.jit(lambda k, x, s=s: s.step(k, s.init(x)))(key, theta) for s in (plain, ours))
     assert (np.asarray(old[0].position) == np.asarray(new[0].position)).all()
     assert int(old[1].num_evaluations) == 16 * int(new[1].num_evaluations)
     np.testing.assert_allclose(old[0].neighbours, new[0].neighbours, atol=1e-9)

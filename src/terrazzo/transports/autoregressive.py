@@ -107,11 +107,11 @@ def autoregressive_transport(
 
     >>> import jax, terrazzo as tz
     >>> transport = autoregressive_transport(tz.binary(4), key=jax.random.key(0))
-    >>> transport.push(jax.numpy.zeros(4)).theta.shape
-    (4,)
+    >>> jax.jit(jax.vmap(transport.push))(jax.numpy.zeros((5, 4))).theta.shape
+    (5, 4)
     >>> mixed = autoregressive_transport(tz.Space(k=tz.binary(4), x=tz.real(2)), key=jax.random.key(0))
-    >>> mixed.push(jax.numpy.zeros(6)).theta.reals.shape
-    (2,)
+    >>> jax.jit(jax.vmap(mixed.push))(jax.numpy.zeros((5, 6))).theta.reals.shape
+    (5, 2)
     """
     space = as_space(space)
     if space.num_reals:

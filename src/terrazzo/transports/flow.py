@@ -258,8 +258,8 @@ def flow_transport(
 
     >>> import jax, terrazzo as tz
     >>> transport = flow_transport(tz.binary(4), key=jax.random.key(0))
-    >>> transport.push(jax.numpy.zeros(4)).theta.shape
-    (4,)
+    >>> jax.jit(jax.vmap(transport.push))(jax.numpy.zeros((5, 4))).theta.shape
+    (5, 4)
     """
     space = as_space(space)
     if architecture is None:

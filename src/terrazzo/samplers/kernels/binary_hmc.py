@@ -114,7 +114,7 @@ def binary_hmc(target: Target, *, augmentation: str = "gaussian", num_sweeps: in
     >>> import terrazzo as tz
     >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(4))
     >>> sampler = binary_hmc(target)
-    >>> _, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(4, jnp.int32)))
+    >>> _, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(4, jnp.int32)))
     >>> 4 <= int(info.num_evaluations) <= 8
     True
     """

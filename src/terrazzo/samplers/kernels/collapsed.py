@@ -96,7 +96,7 @@ def collapsed(
     >>> target = tz.Target(lambda v: -0.5 * (v["x"] - 2.0 * v["k"]) ** 2, space)
     >>> sampler = collapsed(target)
     >>> state = sampler.init(Configuration(jnp.zeros(1, jnp.int32), jnp.zeros(1)))
-    >>> state, info = sampler.step(jax.random.key(0), state)
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), state)
     >>> state.position.shape, state.reals.shape
     ((1,), (1,))
     """

@@ -120,7 +120,7 @@ def coloured_gibbs(
     >>> import terrazzo as tz
     >>> chain = tz.Target(lambda t: 0.5 * (t[1:] * t[:-1]).sum(), tz.binary(5))
     >>> sampler = coloured_gibbs(chain)
-    >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(5, jnp.int32)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(5, jnp.int32)))
     >>> int(info.num_evaluations)  # five candidates and two colours
     7
     """

@@ -57,7 +57,7 @@ def discontinuous_hmc(
     >>> import terrazzo as tz
     >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.integers(0, 7, shape=3))
     >>> sampler = discontinuous_hmc(target)
-    >>> _, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> _, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> int(info.num_evaluations)
     15
     """

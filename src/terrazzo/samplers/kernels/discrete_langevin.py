@@ -54,7 +54,7 @@ def discrete_langevin(
 
     >>> import terrazzo as tz
     >>> sampler = discrete_langevin(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
-    >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> int(info.num_evaluations)
     2
     """

@@ -78,7 +78,7 @@ def gaussian_integral_hmc(
     >>> import terrazzo as tz
     >>> target = tz.Target(lambda s: s[0] * s[1] - 0.5 * s[2] * s[0], tz.binary(3))
     >>> sampler = gaussian_integral_hmc(target)
-    >>> _, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> _, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> int(info.num_evaluations)
     1
     """

@@ -113,7 +113,7 @@ def gibbs(
     >>> import terrazzo as tz
     >>> target = tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3))
     >>> sampler = gibbs(target, scan="systematic")
-    >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> int(info.num_evaluations)
     3
     """

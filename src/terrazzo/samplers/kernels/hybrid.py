@@ -121,7 +121,7 @@ def hybrid(
     >>> target = tz.Target(lambda t: jnp.sum(t * 0.5), tz.binary(3))
     >>> sampler = hybrid(target, tz.transports.product_transport(target.space))
     >>> state = sampler.init(jnp.zeros(3, jnp.int32), jax.random.key(0))
-    >>> sampler.step(jax.random.key(1), state)[0].position.shape
+    >>> jax.jit(sampler.step)(jax.random.key(1), state)[0].position.shape
     (3,)
     """
     local_sampler = resolve_kernel(local, local_options)(target)

@@ -92,7 +92,7 @@ def locally_balanced(
 
     >>> import jax, terrazzo as tz
     >>> sampler = locally_balanced(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
-    >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(3, jnp.int32)))
     >>> int(info.num_evaluations)
     3
     """

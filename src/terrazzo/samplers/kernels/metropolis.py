@@ -55,7 +55,7 @@ def metropolis(target: Target, *, probability: Any = 0.1, boundary: str = "wrap"
     >>> import jax, terrazzo as tz
     >>> sampler = metropolis(tz.Target(lambda theta: -0.5 * theta.sum(), tz.binary(3)))
     >>> state = sampler.init(jnp.zeros(3, jnp.int32))
-    >>> state, info = sampler.step(jax.random.key(0), state)
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), state)
     >>> int(info.num_evaluations)
     1
     """

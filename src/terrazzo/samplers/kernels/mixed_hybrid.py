@@ -104,7 +104,7 @@ def mixed_hybrid(
     >>> transport = tz.transports.autoregressive_transport(space, key=jax.random.key(0), width=8)
     >>> sampler = mixed_hybrid(target, transport)
     >>> state = sampler.init(Configuration(jnp.zeros(1, jnp.int32), jnp.zeros(1)))
-    >>> sampler.step(jax.random.key(1), state)[0].reals.shape
+    >>> jax.jit(sampler.step)(jax.random.key(1), state)[0].reals.shape
     (1,)
 
     Reference: Gabrie, Rotskoff & Vanden-Eijnden (2022), PNAS 119.

@@ -47,7 +47,7 @@ def pair_gibbs(target: Target, *, num_updates: int = 1, reach: str | None = None
     >>> import jax, terrazzo as tz
     >>> tied = tz.Target(lambda t: jnp.where(t[0] == t[1], 0.0, -jnp.inf), tz.binary(2))
     >>> sampler = pair_gibbs(tied)
-    >>> state, _ = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
+    >>> state, _ = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
     >>> bool(state.position[0] == state.position[1])
     True
     """
@@ -87,7 +87,7 @@ def swap(target: Target, *, num_updates: int = 1) -> SamplingAlgorithm:
     >>> import jax, terrazzo as tz
     >>> subset = tz.Target(lambda t: jnp.where(t.sum() == 2, t[0] * 1.0, -jnp.inf), tz.binary(4))
     >>> sampler = swap(subset)
-    >>> state, _ = sampler.step(jax.random.key(0), sampler.init(jnp.array([1, 1, 0, 0])))
+    >>> state, _ = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.array([1, 1, 0, 0])))
     >>> int(state.position.sum())
     2
     """

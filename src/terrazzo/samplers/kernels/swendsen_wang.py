@@ -158,7 +158,7 @@ def swendsen_wang(
     >>> import terrazzo as tz
     >>> target = tz.Target(lambda s: 2.0 * s[0] * s[1] - s.sum(), tz.binary(2))
     >>> sampler = swendsen_wang(target)
-    >>> _, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
+    >>> _, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
     >>> float(info.acceptance_rate)
     1.0
     """

@@ -168,7 +168,7 @@ def tempered(
     >>> target = tz.Target(lambda x: jnp.logaddexp(-0.5 * (x - 9) ** 2, -0.5 * (x + 9) ** 2), tz.real())
     >>> sampler = tempered(target, reference=FittedReference(jnp.zeros(1), jnp.full(1, 9.0), jnp.zeros((0, 1))))
     >>> state = sampler.init(Configuration(jnp.zeros(0, jnp.int32), jnp.zeros(1)))
-    >>> state, info = sampler.step(jax.random.key(0), state)
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), state)
     >>> state.ys.shape
     (8, 1)
     """

@@ -253,7 +253,7 @@ def parallel_tempering(
     >>> import terrazzo as tz
     >>> target = tz.Target(lambda s: 9.0 * (s[0] == s[1]), tz.binary(2))
     >>> sampler = parallel_tempering(target, inverse_temperatures=[0.0, 0.5, 1.0], kernel="gibbs")
-    >>> state, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
+    >>> state, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(2, jnp.int32)))
     >>> state.positions[state.places].shape, info.details["swap_rates"].shape
     ((3, 2), (2,))
     """

@@ -108,7 +108,7 @@ def tree_gibbs(target: Target, *, num_sweeps: int = 1, blocks: TreeBlocks | None
     >>> import terrazzo as tz
     >>> ring = tz.Target(lambda t: 0.5 * (t == jnp.roll(t, 1)).sum().astype(float), tz.categorical(3, shape=6))
     >>> sampler = tree_gibbs(ring)
-    >>> _, info = sampler.step(jax.random.key(0), sampler.init(jnp.zeros(6, jnp.int32)))
+    >>> _, info = jax.jit(sampler.step)(jax.random.key(0), sampler.init(jnp.zeros(6, jnp.int32)))
     >>> int(info.num_evaluations)
     1
     """
