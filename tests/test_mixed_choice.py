@@ -11,6 +11,7 @@ import terrazzo as tz
 from terrazzo.auto.policy import CPU
 from terrazzo.diagnostics import LogZ
 from terrazzo.inference.mixed_choice import Tried, can_pay, choose, needed_seconds, thinning, tried
+from terrazzo.inference.mixed_default import spread_by_weight
 from terrazzo.inference.mixed_weighing import WEIGHTED, evidence_checks, num_outside, weighted_check
 from terrazzo.samplers.kernels.collapsed import affordable_summation, find_summation
 from terrazzo.spaces import Configuration
@@ -102,6 +103,13 @@ def test_chains_outside_of_a_transport_are_counted():
     theirs = np.array([[-1.0] * 10, [50.0] * 10, [50.0] * 4 + [-1.0] * 6])
     assert num_outside(own, theirs) == 1.0
     assert num_outside(own, None) == float("inf")
+
+
+def test_jumps_are_tried_from_heavy_draws_too():
+    log_weights = np.random.default_rng(0).permutation(800).reshape(8, 100) / 10.0
+    found = log_weights[spread_by_weight(log_weights, 4)]
+    assert (np.diff(found) > 15).all()
+    assert found[-1] == pytest.approx(0.99 * 79.9, abs=0.2)
 
 
 SPACE = tz.Space(k=tz.categorical(3), x=tz.real())

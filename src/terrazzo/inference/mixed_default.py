@@ -2,7 +2,7 @@
 
 Own chains are tried for a hundred draws, and tempered ladders explore. Where a transport may pay (`mixed_choice`), one
 is learned from the ladders' draws: of the reals alone where theta can be summed out, else of both kinds of variables.
-Jumps through it are tried from where the ladders stand, and the sampler that is worth most makes the draws.
+Jumps through it are tried from draws of the ladders, heavy ones too, and the sampler that is worth most draws.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,8 +26,8 @@ from terrazzo.inference.mixed import (
     ladders,
     restored_reference,
 )
-from terrazzo.inference.mixed_choice import TRIAL_DRAWS, Tried, can_pay, choose, thinning, tried
-from terrazzo.inference.mixed_learning import learn
+from terrazzo.inference.mixed_choice import TRIAL_DRAWS, Tried, can_pay, choose, needed_seconds, thinning, tried
+from terrazzo.inference.mixed_learning import learn, unconstrained
 from terrazzo.inference.mixed_weighing import log_weights_of, num_outside
 from terrazzo.inference.requests import fitted_to, is_learnable
 from terrazzo.runtime.background import compile_in_background
@@ -39,6 +39,7 @@ from terrazzo.training import Fitted
 from terrazzo.transports import REGISTRY, AbstractTransport, sample_transport
 
 HALVINGS = 3  # of a step size at which trajectories diverge: Stan's advice for acceptance 0.99 is about as small
+HEAVIEST = 0.99  # of the ladders' draws by weight, up to which trials of jumps start: modes of 1 % count
 WEIGHED_DRAWS = 8192  # of a transport, beside which the trial of the own chains is held
 
 
@@ -151,8 +152,7 @@ def chosen(
         return Chosen(own, states)
     context.progress.phase("trying")
     own, trial = _calm(keys.trial, own, _try(keys.trial, own, states))
-    seconds = _drawing_seconds(context)
-    plain = Chosen(own, trial.states, thinning(trial.row, context.num_draws, seconds), (trial.row,))
+    plain = Chosen(own, trial.states, _thin(context, trial.row), (trial.row,))
     rounds = explored_rounds(trial.kept, num_steps, is_apart=trial.row.is_apart)
     made = explore(keys.explore, own, trial.kept, context.progress, context.num_chains, rounds, is_over)
     if made is None:
@@ -169,7 +169,7 @@ def chosen(
     if learned is not None:
         rows, explored = (*rows, learned.row), explored._replace(num_outside=np.asarray(learned.num_outside))
         plain = plain._replace(transport=learned.transport, fitted=learned.fitted, weighed=learned.weighed)
-    plain = plain._replace(rows=rows, thin=thinning(best, context.num_draws, seconds), explored=explored)
+    plain = plain._replace(rows=rows, thin=_thin(context, best), explored=explored)
     if learned is not None and best is learned.row:
         return plain._replace(chains=learned.chains, states=learned.states)
     if best is beside:
@@ -178,12 +178,15 @@ def chosen(
     return plain
 
 
-def _drawing_seconds(context: Context) -> float:
-    """Seconds that drawing may take before draws are thinned less than to independence."""
+def _thin(context: Context, row: Tried) -> int:
+    """Steps a kept draw: to independence, in time; without a limit at least until enough draws are effective."""
     left, policy = context.budget.total_seconds_left, context.policy
     if context.budget.evaluations is not None:
-        return 0.0
-    return policy.drawing_seconds if left is None else policy.drawing_share * left
+        return 1
+    if left is not None:
+        return thinning(row, context.num_draws, policy.drawing_share * left)
+    needed = min(needed_seconds(row, context.num_draws, policy), policy.phase_seconds)
+    return thinning(row, context.num_draws, max(needed, policy.drawing_seconds))
 
 
 class _Learned(NamedTuple):
@@ -221,12 +224,29 @@ def _learned(
     context.progress.phase("trying the transport")
     transport = placed(own.mesh, fitted.transport)
     chains = hybrid_chains(own, transport, weighed)
-    jumps = _try(jax.random.fold_in(keys.trial, 1), chains, chains.start(keys.trial, start))
     drawn = sample_transport(jax.random.fold_in(keys.learn, 2), transport, weighed, WEIGHED_DRAWS)
-    theta, reals = trial.kept["theta"], trial.kept["reals"]
+    theta = np.concatenate([trial.kept["theta"], made.explored.theta], axis=1)
+    reals = np.concatenate([trial.kept["reals"], made.explored.reals], axis=1)
     theirs = log_weights_of(jax.random.fold_in(keys.learn, 3), space, weighed, transport, theta, reals)
-    outside = num_outside(np.asarray(drawn.log_weights, float), theirs)
+    if theirs is None:
+        return None
+    num_tried = trial.kept["theta"].shape[1]
+    rows = spread_by_weight(theirs[:, num_tried:], context.num_chains)
+    start = unconstrained(space, made.explored.theta[rows][None], made.explored.reals[rows][None])
+    jumps = _try(jax.random.fold_in(keys.trial, 1), chains, chains.start(keys.trial, start))
+    outside = num_outside(np.asarray(drawn.log_weights, float), theirs[:, :num_tried])
     return _Learned(transport, fitted, chains, jumps.states, weighed, jumps.row, outside)
+
+
+def spread_by_weight(log_weights: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draws, (chain, draw), evenly spaced by their weight up to the heaviest hundredth: their chains and places.
+
+    Jumps seldom leave what is heavy. A mode that the transport has too little of is so rare that a trial would not
+    meet it, and the run would: a chain that starts there shows in the trial whether it comes back.
+    """
+    order = np.argsort(log_weights, axis=None)
+    places = np.linspace(0.0, HEAVIEST, number + 1)[1:] * (order.size - 1)
+    return np.unravel_index(order[places.astype(int)], log_weights.shape)  # type: ignore[return-value]
 
 
 def of_reals(explored: Explored, space: Any) -> Explored:
