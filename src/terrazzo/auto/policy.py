@@ -154,8 +154,9 @@ class Policy:
     """of max_seconds: of a candidate, where that is longer [the same]"""
     timing_seconds: float = 0.2
     """seconds: in which a step is timed [the same]"""
-    timing_share: float = 0.25
-    """of `timing_seconds`: a timed stretch that takes less is followed by a longer one [the same]"""
+    timing_share: float = 0.5
+    """of `timing_seconds`, and of what `timing_growth` times the steps should take: a timed stretch that takes less is
+    followed by a longer one [benchmarks/structured_defaults.py glass]"""
     timing_growth: int = 4
     """ratio: of the steps of two timed stretches [the same]"""
     most_timed: int = 4096

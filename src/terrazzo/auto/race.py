@@ -365,14 +365,20 @@ def _stretch(
 
 
 def _step_seconds(trial: Trial, chains: Chains, states: Any) -> float:
-    """Seconds of one step of all chains: the best of a few stretches, each long enough to time."""
-    policy, best, thin, spent = trial.context.policy, np.inf, 1, 0.0
-    while spent < policy.timing_seconds:
+    """Seconds of one step of all chains: the best of a few stretches, each long enough to time.
+
+    Stretches grow while they hardly take longer than the one before: what they take is the call, then, which is slow
+    while another thread compiles.
+    """
+    policy, best, thin, spent, last = trial.context.policy, np.inf, 1, 0.0, 0.0
+    while True:
         tick = time.perf_counter()
         jax.block_until_ready(chains.draw(trial.key, states, 0, 1, thin))
         elapsed = time.perf_counter() - tick
         spent += elapsed
         best = min(best, elapsed / thin)
-        if elapsed < policy.timing_share * policy.timing_seconds:
-            thin = min(policy.timing_growth * thin, policy.most_timed)
-    return best
+        is_call = elapsed < policy.timing_share * policy.timing_growth * last and thin < policy.most_timed
+        if spent >= policy.timing_seconds and not is_call:
+            return best
+        if is_call or elapsed < policy.timing_share * policy.timing_seconds:
+            thin, last = min(policy.timing_growth * thin, policy.most_timed), elapsed
