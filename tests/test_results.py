@@ -53,7 +53,9 @@ def result():
 
 
 def test_draws_are_in_the_users_values(result):
-    assert list(result.draws) == ["gene", "count", "colour", "code"]
+    assert list(result.draws) == list(result) == ["gene", "count", "colour", "code"]
+    assert "count" in result
+    assert "theta" not in result
     assert result.draws["gene"].shape == (4, 600, 2)
     assert set(np.unique(result.draws["count"])) == set(range(-3, 5))
     assert result.draws["colour"].shape == (4, 600, 2)

@@ -7,7 +7,7 @@ the mode-loss checks of docs/theory.md, trap 4, hand theirs in as `extra_checks`
 
 import dataclasses
 import html
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -126,6 +126,13 @@ class Result:
     def __getitem__(self, name: str) -> np.ndarray:
         """The draws of a variable, shape (chain, draw, *shape), in the user's values; or of a value that was kept."""
         return np.asarray(self.sample_stats[name]) if name in self.kept else self.draws[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names that `result[name]` takes."""
+        return iter((*self.kept, *self.draws))
+
+    def __contains__(self, name: object) -> bool:
+        return name in tuple(self)
 
     @property
     def kept(self) -> tuple[str, ...]:
