@@ -164,7 +164,7 @@ def candidates(target: Target, policy: Policy = CPU, num_tied: int = 0) -> list[
 
 
 def may_hang(target: Target) -> bool:
-    """Whether gradients of batched linear algebra would run in a loop on a CPU.
+    """Whether batched linear algebra would run on a CPU: its gradients in a loop, or beside another program, may hang.
 
     XLA runs independent operations at the same time there, and these wait for each other's threads forever (seen with
     jaxlib 0.10: the gradient of a Cholesky factor, d = 100, 16 chains, two cores), unless a flag prevents it.
@@ -172,7 +172,11 @@ def may_hang(target: Target) -> bool:
     if jax.default_backend() != "cpu" or os.cpu_count() == 1 or SAFE_FLAG in os.environ.get("XLA_FLAGS", ""):
         return False
     theta = jax.ShapeDtypeStruct((target.space.num_dims,), jnp.int32)
-    computation = str(jax.make_jaxpr(target.log_prob)(theta))
+    if target.space.num_reals:
+        y = jax.ShapeDtypeStruct((target.space.num_reals,), jnp.result_type(float))
+        computation = str(jax.make_jaxpr(target.log_density)(theta, y))
+    else:
+        computation = str(jax.make_jaxpr(target.log_prob)(theta))
     return LINEAR_ALGEBRA.search(computation) is not None
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
-from terrazzo.auto.candidates import Local, alone, candidates
+from terrazzo.auto.candidates import Local, alone, candidates, may_hang
 from terrazzo.auto.context import Context
 from terrazzo.auto.decisions import Choice, Measured, Table, choose, favourite, local_rows, rival_of
 from terrazzo.auto.exploration import Explored, default_ladders, explore
@@ -83,7 +83,7 @@ def make_plan(context: Context, request: Request) -> Plan:
             () if context.budget.is_short else hunting_ahead(target, context.num_chains, policy),
             tempering_ahead(trial, num_tied) if request.fixed is None else (),
         )
-        with compile_in_background(ahead):
+        with compile_in_background(iter(()) if may_hang(target) else ahead):
             explored = explore(explore_key, context, starts=anywhere, num_tied=num_tied, **request.exploration)
     if explored is None:
         starts, is_pushed = np.resize(anywhere, blank.shape), np.zeros(len(blank), bool)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo.auto import Context
+from terrazzo.auto import Context, may_hang
 from terrazzo.auto.learning import default_training
 from terrazzo.engine.loop import Chains, draws, joined, placed
 from terrazzo.errors import TrainingError
@@ -215,7 +215,8 @@ def _learned(
     settings = {**default_training(weighed.space.num_dims + weighed.space.num_reals, context.policy), **given}
     data = made.explored if weighed is context.target else of_reals(made.explored, space)
     try:
-        with compile_in_background(_jumps_ahead(keys, own, first, weighed, start)):
+        ahead = iter(()) if may_hang(context.target) else _jumps_ahead(keys, own, first, weighed, start)
+        with compile_in_background(ahead):
             fitted = learn(
                 keys.learn, first, context._replace(target=weighed), data, settings=settings, should_stop=should_stop
             )

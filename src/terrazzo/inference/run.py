@@ -21,6 +21,7 @@ from terrazzo.auto import (
     Keys,
     Request,
     make_plan,
+    may_hang,
     plan_arrays,
     plan_header,
     restored_plan,
@@ -236,7 +237,8 @@ class Run:
             if space.num_reals:
                 transport, fitted, explored = self._learned(transport)
             else:
-                with compile_in_background(self._compiled_ahead(transport, options)):
+                ahead = iter(()) if may_hang(self.target) else self._compiled_ahead(transport, options)
+                with compile_in_background(ahead):
                     transport, fitted = self._train(transport)
         transport = placed(self.mesh, transport)
         through = None if is_default else transport
@@ -255,7 +257,8 @@ class Run:
             states = restored_states(chains, s.chains, setup)
         else:
             explores = space.num_reals and s.exploration is not None and transport is None
-            with compile_in_background(ladders_ahead(chains, s.chains) if explores else iter(())):
+            is_ahead = explores and not may_hang(self.target)
+            with compile_in_background(ladders_ahead(chains, s.chains) if is_ahead else iter(())):
                 states, chains = self._warm_up(chains, starts)
             rows: tuple[Tried, ...] = ()
             thin = s.thin or 1
