@@ -169,18 +169,21 @@ def test_gaussian_integral_is_invariant_when_tempered():
 
 
 @cache
-def pattern(num_sites, num_values):
+def pattern(num_sites, num_values, *, has_fields=True):
     target = pairwise_target(num_sites, num_values)
     stacked = stacked_pairs(target)
+    if not has_fields:
+        stacked = eqx.tree_at(lambda t: t.log_prob_fn.fields, stacked, replace_fn=jnp.zeros_like)
     static = eqx.filter(target, eqx.is_array, inverse=True)
     states = jnp.asarray(target.space.enumerate())
     tables = jax.vmap(lambda p: jax.vmap(eqx.combine(p, static).log_prob)(states))(stacked)
     return target, stacked, stationary(np.asarray(tables))
 
 
-def cluster_gap(num_sites=4, num_values=2):
-    target, stacked, pi = pattern(num_sites, num_values)
-    matrices = transition_matrices(samplers.swendsen_wang.factory, target, stacked)
+def cluster_gap(num_sites=4, num_values=2, *, has_fields=True):
+    target, stacked, pi = pattern(num_sites, num_values, has_fields=has_fields)
+    factory = partial(samplers.swendsen_wang.factory, **({} if has_fields else {"has_fields": False}))
+    matrices = transition_matrices(factory, target, stacked)
     np.testing.assert_allclose(matrices.sum(axis=2), 1, atol=1e-12)
     return np.abs(np.einsum("ti,tij->tj", pi, matrices) - pi).max()
 
@@ -190,6 +193,15 @@ def test_swendsen_wang_is_exact_and_reaches_every_state(num_sites, num_values):
     assert cluster_gap(num_sites, num_values) <= 1e-12
     target, stacked, _ = pattern(num_sites, num_values)
     assert (np.linalg.matrix_power(transition_matrices(swendsen_wang.swendsen_wang, target, stacked), 16) > 0).all()
+
+
+@pytest.mark.parametrize(("num_sites", "num_values"), [(4, 2), (3, 3)])
+def test_swendsen_wang_is_exact_without_fields(num_sites, num_values):
+    assert cluster_gap(num_sites, num_values, has_fields=False) <= 1e-12
+    target = pairwise_target(num_sites, num_values)
+    alike = eqx.tree_at(lambda t: t.log_prob_fn.fields, target, jnp.full((num_sites, num_values), 0.3))
+    assert swendsen_wang.prepare(target)["has_fields"]
+    assert not swendsen_wang.prepare(alike)["has_fields"]
 
 
 def test_swendsen_wang_when_sampled():

@@ -99,6 +99,7 @@ MUTANTS = [
     Mutant("bonds of twice the coupling", "swendsen_wang",
            ((cluster, "log_bond_probability", lambda couplings: LOG_BOND(2 * couplings)),)),
     Mutant("fields ignored", "swendsen_wang", ((cluster, "cluster_sums", lambda labels, gain: jnp.zeros_like(gain)),)),
+    Mutant("fields overlooked", "swendsen_wang", ((cluster, "_has_fields", lambda terms: False),)),
     Mutant("labels not followed to their root", "swendsen_wang", ((cluster, "clusters", once_lowered),)),
     Mutant("bonds on unsatisfied edges", "swendsen_wang",
            ((cluster, "satisfied", lambda theta, edges, couplings: jnp.ones(couplings.shape, bool)),)),

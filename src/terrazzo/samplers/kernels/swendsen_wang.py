@@ -7,8 +7,10 @@ couplings of both signs are exact; for more than two values all couplings must b
 
     P(cluster = k) prop. to exp(sum_{i in cluster} h_i(k)).
 
+Without fields all states are equally likely, and nothing is summed over clusters.
+
 Clusters are found by lowering labels to those of open neighbours, and those of the labels' own roots with them, with
-pointer jumping: a few rounds under `jit`, no union-find on the host.
+pointer jumping: a few rounds under `jit`, no union-find on the host. They are found when no open edge joins two labels.
 """
 
 from typing import Any, NamedTuple
@@ -26,8 +28,8 @@ from terrazzo.samplers.parts.pairwise import Pairwise, checked_terms, inverse_te
 from terrazzo.targets.target import Target
 
 MOST_PADDING = 4  # times the ends of all edges
-ROUNDS, JUMPS = 2, 2  # between two looks at whether labels still change, and of pointers in each round: one round and
-# jump take a fifth longer on an H200 (128 chains, 24 x 24 and 64 x 64 sites)
+ROUNDS, JUMPS = 4, 2  # before the first look at whether an open edge joins two labels, and of pointers in each round:
+# at critical points no lattice of 24 x 24 or 64 x 64 sites was done after three
 
 
 def check(target: Target) -> None:
@@ -38,7 +40,8 @@ def check(target: Target) -> None:
 def prepare(target: Target, *, terms: Any = None, **options: Any) -> dict[str, Any]:
     """Finds and verifies the terms on the host, once, so that the factory can be called inside compiled code."""
     found = checked_terms(target, terms)
-    return {**options, "terms": found, "neighbours": neighbours(found.edges, target.space.num_dims)}
+    near = neighbours(found.edges, target.space.num_dims)
+    return {**options, "terms": found, "neighbours": near, "has_fields": _has_fields(found)}
 
 
 def _check_signs(target: Target, couplings: Any) -> None:
@@ -46,6 +49,11 @@ def _check_signs(target: Target, couplings: Any) -> None:
         return
     if (np.asarray(couplings) < 0).any():
         raise UnsupportedError("target", "has negative couplings and more than two values", "use gibbs instead")
+
+
+def _has_fields(terms: Pairwise) -> bool:
+    """Whether some site favours a value; also where that cannot be known inside compiled code."""
+    return isinstance(terms.fields, jax.core.Tracer) or bool(np.ptp(np.asarray(terms.fields), axis=1).any())
 
 
 class Neighbours(NamedTuple):
@@ -103,6 +111,9 @@ def clusters(
         def lowered(labels: Array) -> Array:
             low = jnp.where(is_open, jnp.minimum(labels[i], labels[j]), num_sites)
             return labels.at[labels[i]].min(low).at[labels[j]].min(low).at[i].min(low).at[j].min(low)
+
+        def is_uneven(labels: Array) -> Array:
+            return jnp.any(is_open & (labels[i] != labels[j]))
     else:
         near = jnp.where(is_open[jnp.asarray(table.edges)], jnp.asarray(table.sites), sites[:, None])
 
@@ -110,19 +121,23 @@ def clusters(
             low = jnp.minimum(labels, labels[near].min(axis=1))
             return jnp.minimum(low, labels.at[labels].min(low))
 
-    def is_changing(carry: tuple) -> Array:
-        return carry[1]
+        def is_uneven(labels: Array) -> Array:
+            return jnp.any(labels[near] != labels[:, None])
 
-    def rounds(carry: tuple) -> tuple:
-        labels, _ = carry
-        new = labels
-        for _ in range(ROUNDS):
-            new = lowered(new)
-            for _ in range(JUMPS):
-                new = new[new]
-        return new, jnp.any(new != labels)
+    def lower(labels: Array) -> Array:
+        labels = lowered(labels)
+        for _ in range(JUMPS):
+            labels = labels[labels]
+        return labels
 
-    return jax.lax.while_loop(is_changing, rounds, (sites, jnp.asarray(True)))[0]
+    def again(carry: tuple) -> tuple:
+        labels = lower(carry[0])
+        return labels, is_uneven(labels)
+
+    labels = sites
+    for _ in range(ROUNDS):
+        labels = lower(labels)
+    return jax.lax.while_loop(lambda carry: carry[1], again, (labels, is_uneven(labels)))[0]
 
 
 def log_bond_probability(couplings: Float[Array, " edge"]) -> Float[Array, " edge"]:
@@ -141,7 +156,11 @@ def cluster_sums(labels: Int[Array, " dim"], values: Float[Array, "dim ..."]) ->
 
 
 def swendsen_wang(
-    target: Target, *, terms: Pairwise | None = None, neighbours: Neighbours | None = None
+    target: Target,
+    *,
+    terms: Pairwise | None = None,
+    neighbours: Neighbours | None = None,
+    has_fields: bool | None = None,
 ) -> SamplingAlgorithm:
     """Swendsen-Wang for a pairwise target; nothing to tune.
 
@@ -149,6 +168,7 @@ def swendsen_wang(
         target: An Ising or Potts target, with fields if need be.
         terms: Its fields and couplings; found and verified if None.
         neighbours: The edges of the terms by site, which finds clusters faster.
+        has_fields: Whether there are fields; by default looked up in the terms.
 
     Returns:
         The sampler. One evaluation a step, for log pi itself.
@@ -164,25 +184,30 @@ def swendsen_wang(
     """
     terms = pairwise_terms(target) if terms is None else terms
     _check_signs(target, terms.couplings)
+    has_fields = _has_fields(terms) if has_fields is None else has_fields
     beta = inverse_temperature(target)
     edges, num_dims = terms.edges, target.space.num_dims
     couplings = beta * jnp.asarray(terms.couplings).astype(beta.dtype)
     fields = beta * jnp.asarray(terms.fields).astype(beta.dtype)
     log_open = log_bond_probability(couplings)
 
+    def gains(theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
+        sites = jnp.arange(num_dims)
+        return fields[sites, 1 - theta] - fields[sites, theta]
+
     def step(rng_key: randomness.Key, state: State) -> tuple[State, Info]:
         bond_key, value_key = randomness.split(rng_key, 2)
         theta = state.position
         is_open = satisfied(theta, edges, couplings) & randomness.bernoulli_rows(bond_key, log_open)
         labels = clusters(edges, is_open, num_dims, neighbours)
-        sites = jnp.arange(num_dims)
         if target.space.is_binary:
-            gain = fields[sites, 1 - theta] - fields[sites, theta]
-            log_odds = cluster_sums(labels, gain)
-            is_flipped = randomness.bernoulli_rows(value_key, jax.nn.log_sigmoid(log_odds))
-            position = jnp.where(is_flipped[labels], 1 - theta, theta)
-        else:
+            log_half = jnp.full(num_dims, jax.nn.log_sigmoid(jnp.zeros((), fields.dtype)))
+            log_rates = jax.nn.log_sigmoid(cluster_sums(labels, gains(theta))) if has_fields else log_half
+            position = jnp.where(randomness.bernoulli_rows(value_key, log_rates)[labels], 1 - theta, theta)
+        elif has_fields:
             position = randomness.categorical_rows(value_key, cluster_sums(labels, fields))[labels]
+        else:
+            position = randomness.uniform_rows(value_key, target.space.sizes)[labels]
         new = State(position, target.log_prob(position))
         return new, moved_info(state, new, 1)
 
