@@ -59,11 +59,11 @@ class FlowTransport(AbstractTransport):
         """The options of `flow_transport` that build the same shapes."""
         if not isinstance(self.bijection, CouplingStack):
             raise TransportError("transport", "has a bijection of its own", "only built-in architectures are storable")
-        layers = self.bijection.nets.layers
+        layers = self.bijection.nets[0].layers
         options = {
             "architecture": self.architecture,
-            "num_layers": self.bijection.shuffles.shape[0],
-            "width": layers[0].weight.shape[1],
+            "num_layers": len(self.bijection.nets),
+            "width": layers[0].weight.shape[0],
             "depth": len(layers) - 1,
         }
         if isinstance(self.dequantizer, FlowDequantizer):
