@@ -77,13 +77,12 @@ def make_plan(context: Context, request: Request) -> Plan:
     trial = Trial(context=context, key=trial_key, starts=blank, phase="local trial", seconds=trial_seconds(context))
     explored = None
     if request.exploration is not None:
-        ahead = chain(
-            evidence_ahead(target),
-            compile_ahead(trial, locals_[:1]),  # the others may not be needed
-            () if context.budget.is_short else hunting_ahead(target, context.num_chains, policy),
-            tempering_ahead(trial, num_tied) if request.fixed is None else (),
+        ahead = (
+            chain(evidence_ahead(target), compile_ahead(trial, locals_[:1])),  # the other kernels may not be needed
+            iter(()) if context.budget.is_short else hunting_ahead(target, context.num_chains, policy),
+            tempering_ahead(trial, num_tied) if request.fixed is None else iter(()),
         )
-        with compile_in_background(iter(()) if may_hang(target) else ahead):
+        with compile_in_background(*(() if may_hang(target) else ahead)):
             explored = explore(explore_key, context, starts=anywhere, num_tied=num_tied, **request.exploration)
     if explored is None:
         starts, is_pushed = np.resize(anywhere, blank.shape), np.zeros(len(blank), bool)

@@ -1,14 +1,17 @@
-"""Compiling what runs next in a thread, on a core that has nothing to do."""
+"""Compiling what runs next in threads, on cores that have nothing to do."""
 
 import contextlib
 import os
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import jax
 
 from terrazzo.runtime.compilation import host_and_device, loose_on
+
+CORES_A_THREAD = 4  # compiling takes one core most of the time, and the work in front needs some
 
 
 def num_cores() -> int:
@@ -17,11 +20,13 @@ def num_cores() -> int:
 
 
 @contextlib.contextmanager
-def compile_in_background(work: Iterator[Any]) -> Iterator[None]:
-    """Takes the steps of `work` in a thread while the body of the `with` runs, where there is a second core.
+def compile_in_background(*work: Iterator[Any]) -> Iterator[None]:
+    """Takes the steps of `work` in threads while the body of the `with` runs, where there is a second core.
 
-    The body's end waits for the step that is under way, also for what it yields to be computed, and leaves the others
-    out: nothing of it is left to run beside what is timed afterwards. An error in `work` ends it silently: it only
+    Each part has a thread where there are `CORES_A_THREAD` cores for it; else one thread takes them in turn.
+
+    The body's end waits for the steps that are under way, also for what they yield to be computed, and leaves the
+    others out: nothing of it is left to run beside what is timed afterwards. An error ends its part silently: it only
     prepares what will be asked for again, and there the error is reported.
 
     >>> done = []
@@ -33,20 +38,23 @@ def compile_in_background(work: Iterator[Any]) -> Iterator[None]:
     if num_cores() < 2:
         yield
         return
+    parts = work if num_cores() >= CORES_A_THREAD * len(work) else (chain(*work),)
     is_over, is_double, places = threading.Event(), jax.config.read("jax_enable_x64"), host_and_device()
 
-    def run() -> None:
+    def run(part: Iterator[Any]) -> None:
         # the precision, and where operations run, belong to a thread
         with contextlib.suppress(Exception), jax.enable_x64(is_double), loose_on(*places):
-            for made in work:
+            for made in part:
                 jax.block_until_ready(made)
                 if is_over.is_set():
                     return
 
-    thread = threading.Thread(target=run, name="terrazzo-compilation")
-    thread.start()
+    threads = [threading.Thread(target=run, args=(part,), name="terrazzo-compilation") for part in parts]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         is_over.set()
-        thread.join()
+        for thread in threads:
+            thread.join()

@@ -28,17 +28,21 @@ def _log_probs(target: Target, theta: Array) -> Array:
 
 
 def evaluate(target: Target, theta: np.ndarray) -> np.ndarray:
-    """The log-probabilities of many flat configurations, in batches of one compiled size; works while tracing."""
+    """The log-probabilities of many flat configurations, in batches of one compiled size; works while tracing.
+
+    A few configurations are filled up to `NUM_TRIES`, which takes less than compiling another size; black boxes compile
+    nothing.
+    """
     theta = np.asarray(theta, np.int32)
     if not len(theta):
         return np.zeros(0)
+    few = 1 if target.is_blackbox else min(NUM_TRIES, MOST_TRIED // max(theta.shape[1], 1))
+    size = BATCH if len(theta) > BATCH else max(len(theta), few)
     with jax.ensure_compile_time_eval():
         out = []
         for first in range(0, len(theta), BATCH):
             part = theta[first : first + BATCH]
-            filled = np.concatenate(
-                [part, np.repeat(part[:1], (-len(part)) % BATCH if len(theta) > BATCH else 0, axis=0)]
-            )
+            filled = np.concatenate([part, np.repeat(part[:1], size - len(part), axis=0)])
             out.append(np.asarray(_log_probs(target, jnp.asarray(filled)))[: len(part)])
     return np.concatenate(out).astype(float)
 
