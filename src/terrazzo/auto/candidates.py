@@ -47,14 +47,16 @@ class Candidate(NamedTuple):
 
 
 def alone(local: Local, num_local: int) -> Candidate:
-    """Local moves alone."""
-    options = {"local": local.name, "local_options": local.options, "num_local": jnp.asarray(num_local, jnp.int32)}
+    """Local moves alone; one that touches all coordinates is the step itself, without a loop around it."""
+    count = 1 if local.moves == 1 else jnp.asarray(num_local, jnp.int32)
+    options = {"local": local.name, "local_options": local.options, "num_local": count}
     return Candidate(f"{num_local} x {local.name}", options, local, num_local, False)
 
 
 def paired(local: Local, num_local: int, rounds: int, scale: float | None = None) -> Candidate:
     """A jump, then local moves; with a scale, a jump that keeps a part of z."""
-    options = alone(local, num_local).options | {"move": "independence", "num_rounds": rounds}
+    count = jnp.asarray(num_local, jnp.int32)
+    options = alone(local, num_local).options | {"num_local": count, "move": "independence", "num_rounds": rounds}
     if scale is None:
         return Candidate(f"transport + {num_local} x {local.name}", options, local, num_local, True)
     options |= {"move": "pcn", "scale": jnp.asarray(scale, jnp.result_type(float))}

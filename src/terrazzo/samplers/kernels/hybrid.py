@@ -112,6 +112,7 @@ def hybrid(
         local: The local sampler: a name of the registry, or a function `target -> SamplingAlgorithm`.
         local_options: Its keyword arguments.
         num_local: How many of its steps go with one global move (may be traced: changing it does not recompile).
+            Without a transport, 1 as a plain number is the local sampler itself, with no loop around it.
         move: "independence", "pcn" or "elliptical_slice".
         scale: The scale of pCN.
         num_rounds: Rounds a step. What the global moves of all rounds can draw ahead (independent proposals) is drawn
@@ -128,6 +129,7 @@ def hybrid(
     jump = None if transport is None else global_move(target, transport, move=move, scale=scale)
     num_rounds = positive_int("num_rounds", num_rounds)
     num_global = 0 if jump is None else 1
+    is_plain_local = jump is None and num_rounds == 1 and type(num_local) is int and num_local == 1
     count = jnp.asarray(num_local, jnp.int32)
 
     def init(position: Int[Array, " dim"], rng_key: Array) -> State:
@@ -156,6 +158,10 @@ def hybrid(
         return State(inner.position, inner.log_prob), info
 
     def step(rng_key: Array, state: State) -> tuple[State, Info]:
+        if is_plain_local and starts_plainly(local_sampler, state.position, rng_key):
+            new, info = local_sampler.step(rng_key, state)
+            nothing = {"global_acceptance_rate": as_float(0.0)}
+            return new, Info(as_float(info.acceptance_rate), jnp.asarray(False), info.num_evaluations, nothing)
         draw_key, play_key = jax.random.split(rng_key)
         ahead = None if jump is None else jax.vmap(jump.draw)(jax.random.split(draw_key, num_rounds))
         state, rounds = jax.lax.scan(play, state, (jax.random.split(play_key, num_rounds), ahead))

@@ -13,6 +13,7 @@ Clusters are found by lowering labels to those of open neighbours, and those of 
 pointer jumping: a few rounds under `jit`, no union-find on the host. They are found when no open edge joins two labels.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +25,7 @@ from terrazzo.errors import UnsupportedError
 from terrazzo.samplers.kernels.gibbs import moved_info, start
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State
+from terrazzo.samplers.parts.batching import one_by_one_on_cpu
 from terrazzo.samplers.parts.pairwise import Pairwise, checked_terms, inverse_temperature, pairwise_terms
 from terrazzo.targets.target import Target
 
@@ -104,25 +106,38 @@ def clusters(
     >>> clusters(np.array([[0, 1], [1, 2], [3, 4]]), jnp.array([True, True, False]), 5).tolist()
     [0, 0, 0, 3, 4]
     """
-    sites = jnp.arange(num_sites, dtype=jnp.int32)
     if table is None:
-        i, j = jnp.asarray(edges)[:, 0], jnp.asarray(edges)[:, 1]
+        first, second = (jnp.where(is_open, jnp.asarray(edges)[:, k], 0).astype(jnp.int32) for k in (0, 1))
+        return _labels_by_edges(jnp.arange(num_sites, dtype=jnp.int32), first, second)
+    sites = jnp.arange(num_sites, dtype=jnp.int32)
+    return _labels_by_sites(jnp.where(is_open[jnp.asarray(table.edges)], jnp.asarray(table.sites), sites[:, None]))
 
-        def lowered(labels: Array) -> Array:
-            low = jnp.where(is_open, jnp.minimum(labels[i], labels[j]), num_sites)
-            return labels.at[labels[i]].min(low).at[labels[j]].min(low).at[i].min(low).at[j].min(low)
 
-        def is_uneven(labels: Array) -> Array:
-            return jnp.any(is_open & (labels[i] != labels[j]))
-    else:
-        near = jnp.where(is_open[jnp.asarray(table.edges)], jnp.asarray(table.sites), sites[:, None])
+@one_by_one_on_cpu
+def _labels_by_sites(near: Int[Array, "dim degree"]) -> Int[Array, " dim"]:
+    """The smallest site of each cluster, from the neighbours to which edges are open (else the site itself)."""
 
-        def lowered(labels: Array) -> Array:
-            low = jnp.minimum(labels, labels[near].min(axis=1))
-            return jnp.minimum(low, labels.at[labels].min(low))
+    def lowered(labels: Array) -> Array:
+        low = jnp.minimum(labels, labels[near].min(axis=1))
+        return jnp.minimum(low, labels.at[labels].min(low))
 
-        def is_uneven(labels: Array) -> Array:
-            return jnp.any(labels[near] != labels[:, None])
+    sites = jnp.arange(near.shape[0], dtype=jnp.int32)
+    return _until_even(sites, lowered, lambda labels: jnp.any(labels[near] != labels[:, None]))
+
+
+@one_by_one_on_cpu
+def _labels_by_edges(sites: Array, i: Int[Array, " edge"], j: Int[Array, " edge"]) -> Int[Array, " dim"]:
+    """The same from the ends of the edges; a closed one joins a site to itself."""
+
+    def lowered(labels: Array) -> Array:
+        low = jnp.minimum(labels[i], labels[j])
+        return labels.at[labels[i]].min(low).at[labels[j]].min(low).at[i].min(low).at[j].min(low)
+
+    return _until_even(sites, lowered, lambda labels: jnp.any(labels[i] != labels[j]))
+
+
+def _until_even(labels: Array, lowered: Callable[[Array], Array], is_uneven: Callable[[Array], Array]) -> Array:
+    """Labels after so many rounds that no open edge joins two of them."""
 
     def lower(labels: Array) -> Array:
         labels = lowered(labels)
@@ -134,7 +149,6 @@ def clusters(
         labels = lower(carry[0])
         return labels, is_uneven(labels)
 
-    labels = sites
     for _ in range(ROUNDS):
         labels = lower(labels)
     return jax.lax.while_loop(lambda carry: carry[1], again, (labels, is_uneven(labels)))[0]
