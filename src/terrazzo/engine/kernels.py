@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array
 
+from terrazzo.engine.rows import filled, num_rows, own_rows
 from terrazzo.runtime.compilation import jit, jit_loop
 from terrazzo.runtime.devices import AXIS, REPLICAS, SITES, num_parts
 from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, Tuning, as_float, select
@@ -57,25 +58,6 @@ def _sharded(mesh: Mesh, fn: Callable, in_specs: Any, out_specs: Any, *args: Any
     return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False, **own)(*arrays)
 
 
-def _copies(mesh: Mesh, spec: SamplerSpec, ids: Array) -> int:
-    """How often a device runs its chains: a lone chain through a network twice, the second time for nothing.
-
-    XLA multiplies a matrix by one vector in another order than by several. The last bit of a network would depend on
-    the number of devices, and long paths make it larger: on 8 devices `latent_hmc` left the path that it had on 1 to 4.
-    """
-    is_lone = mesh.shape[AXIS] > 1 and ids.shape[0] == 1
-    return 2 if is_lone and "transport" in spec.needs else 1
-
-
-def _copied(copies: int, tree: Any) -> Any:
-    return tree if copies == 1 else jax.tree.map(lambda x: jnp.repeat(x, copies, axis=0), tree)
-
-
-def _first(copies: int, tree: Any, *, axis: int = 0) -> Any:
-    """What belongs to the first of the copies."""
-    return tree if copies == 1 else jax.tree.map(lambda x: jax.lax.slice_in_dim(x, 0, 1, axis=axis), tree)
-
-
 def _axes(mesh: Mesh, spec: SamplerSpec) -> Any:
     """How states are distributed over the devices of a mesh."""
     return _SPLIT if spec.distribution is None or mesh.shape[REPLICAS] == 1 else spec.distribution.axes
@@ -111,9 +93,10 @@ def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key
     """The states of all chains at the configurations `theta`, (chain, dim), or at mixed ones."""
 
     def local(ids, theta, problem, parameters, key):
-        sampler, copies = build(spec, problem, parameters), _copies(mesh, spec, ids)
-        ids, theta = _copied(copies, (ids, theta))
-        return _first(copies, jax.vmap(sampler.init)(theta, _chain_keys(key, ids)))
+        init, num_own = build(spec, problem, parameters).init, ids.shape[0]
+        rows = num_rows(mesh, problem.target, None, init, theta, _chain_keys(key, ids))
+        ids, theta = filled(rows, (ids, theta))
+        return own_rows(num_own, jax.vmap(init)(theta, _chain_keys(key, ids)))
 
     ids = jnp.arange(jax.tree.leaves(theta)[0].shape[0], dtype=jnp.int32)
     specs = (_SPLIT, _SPLIT, _ALL, _ALL, _ALL)
@@ -136,25 +119,26 @@ def warm_up(
 
     def local(ids, problem, key, start, count, states, tuning_state):
         tuning = None if spec.tuning is None else spec.tuning(problem.target, **problem.options)
-        copies = _copies(mesh, spec, ids)
-        ids, states = _copied(copies, (ids, states))
+        tuned = lambda state: build(spec, problem, {} if tuning is None else tuning.parameters(state))
+        step, num_own = lambda *args: tuned(tuning_state).step(*args), ids.shape[0]
+        rows = num_rows(mesh, problem.target, None, step, _chain_keys(key, ids), states)
+        ids, states = filled(rows, (ids, states))
         chain_keys = _chain_keys(key, ids)
 
         def body(i, carry):
             states, tuning_state, acceptance = carry
-            parameters = {} if tuning is None else tuning.parameters(tuning_state)
-            sampler = build(spec, problem, parameters)
+            sampler = tuned(tuning_state)
             keys = jax.vmap(lambda k: jax.random.fold_in(k, start + i))(chain_keys)
             states, info = jax.vmap(sampler.step)(keys, states)
             if tuning is not None:
-                seen = _first(copies, jax.vmap(tuning.observe)(states, info))
+                seen = own_rows(num_own, jax.vmap(tuning.observe)(states, info))
                 tuning_state = tuning.update(tuning_state, _gathered(seen))
-            rates = jax.lax.all_gather(_first(copies, info.acceptance_rate), AXIS, tiled=True)
+            rates = _gathered(own_rows(num_own, info.acceptance_rate))
             return states, tuning_state, acceptance + jnp.mean(rates)
 
         init = (_apart(spec, states), tuning_state, as_float(0.0))
         states, tuning_state, acceptance = jax.lax.fori_loop(0, count, body, init)
-        return _first(copies, _whole(states)), tuning_state, acceptance
+        return own_rows(num_own, _whole(states)), tuning_state, acceptance
 
     specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec), _ALL)
     outs = (_axes(mesh, spec), _ALL, _ALL)
@@ -180,12 +164,14 @@ def draw(
     first_chain: Array | None = None,
     tuning_state: Any = None,
     is_tuning: Array | None = None,
+    num_chains: int | None = None,
 ) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:
     """`count` (at most `length`) kept draws from draw `start` on, `thin` steps each.
 
-    The states are those of consecutive chains from number `first_chain` on. With a tuning state this is `warm_up` as
-    well, as one program, for kernels that compile for longer than they run: while `is_tuning`, the kernel has the
-    parameters of that state, which is updated at every step; else it has `parameters`.
+    The states are those of consecutive chains from number `first_chain` on, out of `num_chains` in all processes (None:
+    those of the mesh). With a tuning state this is `warm_up` as well, as one program, for kernels that compile for
+    longer than they run: while `is_tuning`, the kernel has the parameters of that state, which is updated at every
+    step; else it has `parameters`.
 
     Returns:
         The states; rows by name, (draw, chain, ...); the sums over all steps of all that the kernel's `Info` holds, by
@@ -196,8 +182,9 @@ def draw(
 
     def local(ids, problem, parameters, key, start, count, thin, states, tuning_state, is_tuning):
         tuning = None if is_tuning is None else spec.tuning(problem.target, **problem.options)
-        copies = _copies(mesh, spec, ids)
-        ids, states = _copied(copies, (ids, states))
+        frozen, num_own = lambda *args: build(spec, problem, parameters).step(*args), ids.shape[0]
+        num = num_rows(mesh, problem.target, num_chains, frozen, _chain_keys(key, ids), states)
+        ids, states = filled(num, (ids, states))
         step = _stepper(spec, problem, parameters, _chain_keys(key, ids), tuning, is_tuning)
         zeros = jnp.zeros(ids.shape, jnp.result_type(float))
 
@@ -207,7 +194,7 @@ def draw(
                 "acceptance_rate": acceptance / thin.astype(acceptance.dtype),
                 "num_evaluations": evaluations,
             }
-            return {**row, "latent": states.z} if keep_latent else row
+            return own_rows(num_own, {**row, "latent": states.z} if keep_latent else row)
 
         def body(i, carry):
             states, rows, totals, tuning_state = carry
@@ -216,7 +203,7 @@ def draw(
                 states, acceptance, evaluations, totals, tuning_state = carry
                 states, info = step((start + i) * thin + j, states, tuning_state)
                 totals = jax.tree.map(lambda total, x: total + x.astype(total.dtype), totals, _named(info))
-                tuning_state = _learned(tuning, is_tuning, copies, tuning_state, states, info)
+                tuning_state = _learned(tuning, is_tuning, num_own, tuning_state, states, info)
                 acceptance, evaluations = acceptance + info.acceptance_rate, evaluations + info.num_evaluations
                 return states, acceptance, evaluations, totals, tuning_state
 
@@ -234,8 +221,7 @@ def draw(
         if num_parts(REPLICAS) > 1:  # a draw is where its configuration was: once a chunk, not in the loop
             kept = {"theta"} if problem.keep is None else set(jax.eval_shape(problem.keep, states.position[0]))
             rows = {name: jax.lax.psum(x, REPLICAS) if name in kept else x for name, x in rows.items()}
-        rows, totals = _first(copies, rows, axis=1), _first(copies, totals)
-        return _first(copies, _whole(states)), rows, totals, tuning_state
+        return own_rows(num_own, _whole(states)), rows, own_rows(num_own, totals), tuning_state
 
     specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec), _ALL, _ALL)
     outs = (_axes(mesh, spec), PartitionSpec(None, AXIS), _SPLIT, _ALL)
@@ -259,11 +245,11 @@ def _stepper(
     return step if tuning is None else jax.jit(step)  # traced once, for its shapes and for the loop
 
 
-def _learned(tuning: Tuning | None, is_tuning: Any, copies: Any, tuning_state: Any, states: Any, info: Any) -> Any:
+def _learned(tuning: Tuning | None, is_tuning: Any, num_own: int, tuning_state: Any, states: Any, info: Any) -> Any:
     """The tuning state after a step, updated while `is_tuning`."""
     if tuning is None:
         return tuning_state
-    seen = _first(copies, jax.vmap(tuning.observe)(states, info))
+    seen = own_rows(num_own, jax.vmap(tuning.observe)(states, info))
     learn = lambda state: tuning.update(state, _gathered(seen))
     return jax.lax.cond(is_tuning, learn, lambda state: state, tuning_state)
 

@@ -46,6 +46,7 @@ class Chains(NamedTuple):
         keep_latent: Whether latent draws are kept.
         is_brief: Whether to compile with less effort: for loops that run not much longer than they compile.
         first_chain: The number of the first of the chains, where others run elsewhere.
+        num_chains: How many there are in all, where others run elsewhere; None: those of the mesh.
         is_one_program: Whether warm-up and draws are compiled as one: for kernels that compile longer than they run.
     """
 
@@ -57,6 +58,7 @@ class Chains(NamedTuple):
     keep_latent: bool = False
     is_brief: bool = False
     first_chain: int = 0
+    num_chains: int | None = None
     is_one_program: bool = False
 
     @property
@@ -99,7 +101,7 @@ class Chains(NamedTuple):
         run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
             self.layout, self.spec, self.on_devices().problem, self.length, self.keep_latent, self.parameters, key,
-            _int(first), _int(count), _int(thin), states, _int(self.first_chain),
+            _int(first), _int(count), _int(thin), states, _int(self.first_chain), num_chains=self.num_chains,
         )[:3]  # fmt: skip
 
     def tuned_or_drawn(
@@ -116,14 +118,16 @@ class Chains(NamedTuple):
         return run(
             self.layout, self.spec, self.problem, self.length, self.keep_latent, parameters, key, _int(first),
             _int(count), _int(thin), states, _int(self.first_chain), tuning_state, jnp.asarray(is_tuning),
+            self.num_chains,
         )  # fmt: skip
 
-    def of_part(self, part: range) -> "Chains":
-        """The same kernel on some of the chains, with devices for as many."""
+    def of_part(self, part: range, num_chains: int) -> "Chains":
+        """The same kernel on some of the chains of a run, with devices for as many."""
         mesh, problem = devices.make_mesh(len(part)), self.problem
         if mesh != self.mesh:
             problem = problem._replace(transport=placed(mesh, problem.transport))
-        return self._replace(mesh=mesh, problem=problem, first_chain=part.start).on_devices()
+        total = None if len(part) == num_chains else num_chains
+        return self._replace(mesh=mesh, problem=problem, first_chain=part.start, num_chains=total).on_devices()
 
 
 def placed(mesh: Mesh, transport: Any) -> Any:

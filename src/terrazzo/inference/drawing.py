@@ -90,7 +90,7 @@ class Drawing(NamedTuple):
             return segment
         if self.team.is_first:
             self.store.forget_result()
-        own = ready.chains.of_part(chains)
+        own = ready.chains.of_part(chains, s.chains)
         states = jax.tree.map(lambda x: x[chains.start : chains.stop], ready.states)  # where warm-up left them
         if leaves is not None:
             states = restore_states(states, leaves)
