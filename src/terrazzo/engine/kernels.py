@@ -39,6 +39,11 @@ class Problem(NamedTuple):
     keep: Any = None
 
 
+def _laid_out(problem: Problem) -> Problem:
+    """The problem with its transport laid out for a loop."""
+    return problem if problem.transport is None else problem._replace(transport=problem.transport.for_drawing())
+
+
 def build(spec: SamplerSpec, problem: Problem, parameters: dict[str, Any]) -> SamplingAlgorithm:
     """The sampler with these parameters; options the user fixed win over tuned ones."""
     arguments = {**parameters, **problem.options}
@@ -118,6 +123,7 @@ def warm_up(
     ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
 
     def local(ids, problem, key, start, count, states, tuning_state):
+        problem = _laid_out(problem)
         tuning = None if spec.tuning is None else spec.tuning(problem.target, **problem.options)
         tuned = lambda state: build(spec, problem, {} if tuning is None else tuning.parameters(state))
         step, num_own = lambda *args: tuned(tuning_state).step(*args), ids.shape[0]
@@ -181,6 +187,7 @@ def draw(
     ids = ids if first_chain is None else ids + first_chain
 
     def local(ids, problem, parameters, key, start, count, thin, states, tuning_state, is_tuning):
+        problem = _laid_out(problem)
         tuning = None if is_tuning is None else spec.tuning(problem.target, **problem.options)
         frozen, num_own = lambda *args: build(spec, problem, parameters).step(*args), ids.shape[0]
         num = num_rows(mesh, problem.target, num_chains, frozen, _chain_keys(key, ids), states)

@@ -101,6 +101,10 @@ class AbstractTransport(eqx.Module):
         is exact.
         """
 
+    def for_drawing(self) -> "AbstractTransport":
+        """The same transport, laid out for a loop that evaluates it many times with fixed weights."""
+        return self
+
     def describe(self) -> dict[str, Any]:
         """The options of its builder that make a transport of the same shapes, so that it can be stored."""
         return {}

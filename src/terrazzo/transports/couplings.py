@@ -4,8 +4,9 @@ Layer l: the first half of the coordinates drives a network whose output is the 
 maps of the second half; then a fixed shuffle. All leaves are arrays: flows of one shape share compiled code, can be
 built under `jit`, and can be stored.
 
-Every layer has arrays of its own: cut out of a common one inside a loop of steps, the weights would be copied at every
-step. What a condition adds to the first hidden layers is one product for all of them.
+The weights of all layers are stacked, since a training step takes time by the array. A loop that only draws has them
+`unstacked` beforehand: cut out inside, they would be copied at every step. What a condition adds to the first hidden
+layers is one product for all of them.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -64,10 +65,10 @@ class CouplingStack(eqx.Module):
     shape: tuple[int, ...] = eqx.field(static=True)
     cond_shape: tuple[int, ...] | None = eqx.field(static=True)
     transformer: str = eqx.field(static=True)
-    nets: tuple[eqx.nn.MLP, ...]
+    nets: eqx.nn.MLP | tuple[eqx.nn.MLP, ...]
     conditioning: Float[Array, "hidden condition"] | None
-    shuffles: tuple[Int[Array, " dim"], ...]
-    unshuffles: tuple[Int[Array, " dim"], ...]
+    shuffles: Int[Array, "layers dim"]
+    unshuffles: Int[Array, "layers dim"]
 
     def __init__(
         self,
@@ -89,19 +90,37 @@ class CouplingStack(eqx.Module):
 
         rng = networks.generator(key)
         # The small last layer starts training near the identity.
-        nets = networks.make_mlps(rng, in_size, out_size, width, depth, num_copies=num_layers, last_scale=0.01)
+        self.nets = networks.make_mlp(rng, in_size, out_size, width, depth, num_copies=num_layers, last_scale=0.01)
         self.conditioning = None
         if cond_dim is not None:
             first = lambda net: net.layers[0].weight
-            self.conditioning = jnp.concatenate([first(net)[:, num_kept:] for net in nets])
-            nets = tuple(eqx.tree_at(first, net, first(net)[:, :num_kept]) for net in nets)
-        self.nets = nets
+            weight = first(self.nets)
+            self.conditioning = weight[:, :, num_kept:].reshape(-1, cond_dim)
+            self.nets = eqx.tree_at(first, self.nets, weight[:, :, :num_kept])
         if num_dims <= 2:  # a random shuffle of two might never swap them
-            shuffles = [np.arange(num_dims)[::-1] for _ in range(num_layers)]
+            shuffles = np.tile(np.arange(num_dims)[::-1], (num_layers, 1))
         else:
-            shuffles = [rng.permutation(num_dims) for _ in range(num_layers)]
-        self.shuffles = tuple(jnp.asarray(shuffle, jnp.int32) for shuffle in shuffles)
-        self.unshuffles = tuple(jnp.asarray(np.argsort(shuffle), jnp.int32) for shuffle in shuffles)
+            shuffles = np.stack([rng.permutation(num_dims) for _ in range(num_layers)])
+        self.shuffles = jnp.asarray(shuffles, jnp.int32)
+        self.unshuffles = jnp.asarray(np.argsort(shuffles, axis=1), jnp.int32)
+
+    def unstacked(self) -> "CouplingStack":
+        """The same with arrays of its own for each layer."""
+        return eqx.tree_at(lambda stack: stack.nets, self, self._layers())
+
+    def describe(self) -> dict[str, Any]:
+        """The options that build the same shapes, but for the numbers of coordinates."""
+        layers = (self.nets[0] if isinstance(self.nets, tuple) else self.nets).layers
+        width = layers[0].weight.shape[-2]
+        return {"num_layers": self.shuffles.shape[0], "width": width, "depth": len(layers) - 1}
+
+    def _layers(self) -> tuple[eqx.nn.MLP, ...]:
+        """The networks of all layers, one by one."""
+        if isinstance(self.nets, tuple):
+            return self.nets
+        arrays, static = eqx.partition(self.nets, eqx.is_array)
+        cut = lambda k: jax.tree.map(lambda x: x[k], arrays)
+        return tuple(eqx.combine(cut(k), static) for k in range(self.shuffles.shape[0]))
 
     def _raw(self, net: eqx.nn.MLP, kept: Array, shift: Array | None) -> Float[Array, "dim parameters"]:
         """What a network says of the other coordinates; `shift` is what the condition adds to its first layer."""
@@ -118,11 +137,11 @@ class CouplingStack(eqx.Module):
         """Through all layers; back through them they come in reverse, each undone before its shuffle."""
         transformer = TRANSFORMERS[self.transformer]
         change = transformer.inverse if is_inverse else transformer.transform
-        num_kept, log_det = self.shape[0] // 2, jnp.zeros((), x.dtype)
-        shifts: Any = [None] * len(self.nets)
+        num_kept, log_det, nets = self.shape[0] // 2, jnp.zeros((), x.dtype), self._layers()
+        shifts: Any = [None] * len(nets)
         if condition is not None and self.conditioning is not None:
-            shifts = (self.conditioning @ condition).reshape(len(self.nets), -1)
-        layers = list(zip(self.nets, shifts, self.shuffles, self.unshuffles, strict=True))
+            shifts = (self.conditioning @ condition).reshape(len(nets), -1)
+        layers = list(zip(nets, shifts, self.shuffles, self.unshuffles, strict=True))
         for net, shift, shuffle, unshuffle in reversed(layers) if is_inverse else layers:
             if is_inverse:
                 x = _permute(x, unshuffle, shuffle)

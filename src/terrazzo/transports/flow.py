@@ -59,13 +59,7 @@ class FlowTransport(AbstractTransport):
         """The options of `flow_transport` that build the same shapes."""
         if not isinstance(self.bijection, CouplingStack):
             raise TransportError("transport", "has a bijection of its own", "only built-in architectures are storable")
-        layers = self.bijection.nets[0].layers
-        options = {
-            "architecture": self.architecture,
-            "num_layers": len(self.bijection.nets),
-            "width": layers[0].weight.shape[0],
-            "depth": len(layers) - 1,
-        }
+        options = {"architecture": self.architecture, **self.bijection.describe()}
         if isinstance(self.dequantizer, FlowDequantizer):
             return {**options, "dequantizer": "flow", "context_width": self.dequantizer.context_net.out_size}
         return {**options, "dequantizer": "uniform"}
@@ -188,6 +182,10 @@ class FlowTransport(AbstractTransport):
             if self.is_gaussian_tailed:
                 log_det = log_det - jnp.sum(normal.normal_to_logistic(normal.logistic_to_normal(before))[1])
             return normal.log_density(z) + log_det - cells.log_det(before, size) - log_q
+
+    def for_drawing(self) -> "FlowTransport":
+        is_stack = lambda x: isinstance(x, CouplingStack)
+        return jax.tree.map(lambda x: x.unstacked() if is_stack(x) else x, self, is_leaf=is_stack)
 
     def placed(self, location: Any, scale: Any) -> "FlowTransport":
         """The transport with its reals moved to where draws lie: their means and standard deviations."""

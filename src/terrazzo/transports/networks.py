@@ -21,11 +21,22 @@ def generator(key: Array) -> np.random.Generator:
 
 
 def uniform(rng: np.random.Generator, shape: tuple[int, ...], limit: float) -> Array:
-    return _uniform(rng, (1, *shape), limit)[0]
+    if isinstance(rng, _Shapes):
+        return jnp.zeros(shape)
+    return jnp.asarray(rng.uniform(-limit, limit, shape), jnp.result_type(float))
 
 
-def make_mlp(rng: np.random.Generator, in_size: int, out_size: int, width: int, depth: int) -> eqx.nn.MLP:
-    """A ReLU network with weights uniform in +-1/sqrt(fan-in).
+def make_mlp(
+    rng: np.random.Generator,
+    in_size: int,
+    out_size: int,
+    width: int,
+    depth: int,
+    *,
+    num_copies: int | None = None,
+    last_scale: float = 1.0,
+) -> eqx.nn.MLP:
+    """A ReLU network with weights uniform in +-1/sqrt(fan-in), or a stack of them with a leading axis.
 
     Args:
         rng: Where the weights come from.
@@ -33,37 +44,17 @@ def make_mlp(rng: np.random.Generator, in_size: int, out_size: int, width: int, 
         out_size: Outputs.
         width: Hidden width.
         depth: Hidden layers.
+        num_copies: If given, every array gets a leading axis of this length (for `lax.scan` over layers).
+        last_scale: Factor on the last layer's weights; small starts near a constant function.
     """
-    return make_mlps(rng, in_size, out_size, width, depth, num_copies=1)[0]
-
-
-def make_mlps(
-    rng: np.random.Generator,
-    in_size: int,
-    out_size: int,
-    width: int,
-    depth: int,
-    *,
-    num_copies: int,
-    last_scale: float = 1.0,
-) -> tuple[eqx.nn.MLP, ...]:
-    """Networks of one shape; `last_scale` is a factor on their last layers: small starts near a constant function."""
     skeleton = eqx.filter_eval_shape(eqx.nn.MLP, in_size, out_size, width, depth, key=jax.random.key(0))
+    lead = () if num_copies is None else (num_copies,)
     last = skeleton.layers[-1]
 
-    def fill(layer: Any) -> list[Any]:
+    def fill(layer: Any) -> Any:
         limit = (last_scale if layer is last else 1.0) / np.sqrt(layer.in_features)
-        weights = _uniform(rng, (num_copies, *layer.weight.shape), limit)
-        biases = _uniform(rng, (num_copies, *layer.bias.shape), limit)
-        where = lambda m: (m.weight, m.bias)
-        return [eqx.tree_at(where, layer, parts) for parts in zip(weights, biases, strict=True)]
+        weight = uniform(rng, (*lead, *layer.weight.shape), limit)
+        bias = uniform(rng, (*lead, *layer.bias.shape), limit)
+        return eqx.tree_at(lambda m: (m.weight, m.bias), layer, (weight, bias))
 
-    layers = zip(*(fill(layer) for layer in skeleton.layers), strict=True)
-    return tuple(eqx.tree_at(lambda m: m.layers, skeleton, of_one) for of_one in layers)
-
-
-def _uniform(rng: np.random.Generator, shape: tuple[int, ...], limit: float) -> list[Array]:
-    """Arrays of the shape but for its first axis, which counts them."""
-    if isinstance(rng, _Shapes):
-        return [jnp.zeros(shape[1:])] * shape[0]
-    return [jnp.asarray(one, jnp.result_type(float)) for one in rng.uniform(-limit, limit, shape)]
+    return eqx.tree_at(lambda m: m.layers, skeleton, tuple(fill(layer) for layer in skeleton.layers))
