@@ -203,4 +203,5 @@ def test_a_trial_goes_on_until_it_excludes_too_many_divergences(monkeypatch):
 def test_step_sizes_are_halved_while_trajectories_diverge(monkeypatch):
     assert calmed(monkeypatch, lambda scale, draws: 0.02 * (scale > 0.3))[0] == 0.25
     assert calmed(monkeypatch, lambda scale, draws: 0.02)[0] == 1.0  # nothing helps
+    assert calmed(monkeypatch, lambda scale, draws: 0.0007)[0] == 1.0  # few enough, and never none
     assert calmed(monkeypatch, lambda scale, draws: 0.02 * scale)[0] == 0.125  # the least
