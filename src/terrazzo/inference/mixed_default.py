@@ -117,8 +117,8 @@ def _calm(key: jax.Array, own: Chains, states: Any, policy: Policy) -> tuple[Cha
     """Chains and their trial, with a step size at which trajectories do not diverge if halving finds one.
 
     Warm-up tunes one step size for all theta. Where some theta make the reals much stiffer than most do, trajectories
-    diverge there, although the mean acceptance is right. A trial that sees no divergence goes on until it excludes as
-    many as would be too many, where that takes no longer than a trial may.
+    diverge there, although the mean acceptance is right. The trial goes on until it can exclude too many divergences,
+    where that takes no longer than a trial may.
     """
     mixed, chains = policy.mixed, own
     found = _try(key, own, states, mixed.trial_draws)
@@ -131,7 +131,7 @@ def _calm(key: jax.Array, own: Chains, states: Any, policy: Policy) -> tuple[Cha
     for i in range(1 + mixed.halvings):
         if i:
             chains = chains._replace(parameters={**chains.parameters, "scale": chains.parameters["scale"] / 2})
-        if i or (divergent(found) == 0 and count > mixed.trial_draws):
+        if i or count > mixed.trial_draws:
             found = _try(jax.random.fold_in(key, 1 + i), chains, found.states, count)
         tries.append((chains, found))
         if divergent(found) == 0:
