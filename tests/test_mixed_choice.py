@@ -3,6 +3,7 @@
 The runs themselves are in `test_mixed_sampling`.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 import terrazzo as tz
 from terrazzo.auto.policy import CPU
 from terrazzo.diagnostics import LogZ
-from terrazzo.inference.mixed_choice import Tried, can_pay, choose, needed_seconds, thinning, tried
+from terrazzo.engine.loop import Chains
+from terrazzo.inference import mixed_default
+from terrazzo.inference.mixed_choice import Tried, can_pay, choose, is_apart, needed_seconds, thinning, tried
 from terrazzo.inference.mixed_default import spread_by_weight
 from terrazzo.inference.mixed_weighing import WEIGHTED, evidence_checks, num_outside, weighted_check
 from terrazzo.samplers.kernels.collapsed import affordable_summation, find_summation
@@ -61,11 +64,20 @@ def test_what_is_worth_most_draws(own, ladders, hybrid, chosen):
     assert choose(own, ladders, hybrid).name == chosen
 
 
-def test_draws_are_thinned_to_independence_within_seconds():
-    assert thinning(row(ess=800.0), 1000, 5.0) == 1
-    assert thinning(row(ess=100.0), 1000, 5.0) == 5  # 8 would be nearly independent; 5 take 5 seconds
-    assert thinning(row(ess=100.0, step_seconds=1e-5), 1000, 5.0) == 8
-    assert thinning(row(ess=100.0), 1000, 0.0) == 1
+def test_draws_are_thinned_to_what_is_worth_most_a_second_within_seconds():
+    """A step of all draws takes a second: what came before it decides how many of them pay."""
+    slow, quick = row(ess=100.0), row(ess=100.0, step_seconds=1e-5)  # a gap of 8
+    assert thinning(slow, 1000, 5.0, before=1e9) == 5  # no more seconds
+    assert thinning(slow, 1000, 0.0, before=1e9) == 1
+    assert thinning(slow, 1000, 1e9, before=0.0) == 1
+    found = [thinning(slow, 1000, 1e9, before=seconds) for seconds in (3.0, 30.0, 300.0)]
+    assert found == sorted(set(found))
+    assert 24 <= thinning(quick, 1000, 5.0, before=30.0) <= 32  # nearly free: to independence, at most four gaps
+    assert thinning(row(ess=800.0), 1000, 1e9, before=1e9) == 1  # they are independent already
+    for k in range(1, 40):  # no other thinning is worth more: by the autocorrelation r of a gap of 8
+        r = (7 / 9) ** k
+        most = (7 / 9) ** found[1]
+        assert (1 - r) / (1 + r) / (30.0 + k) <= (1 - most) / (1 + most) / (30.0 + found[1]) + 1e-12
 
 
 def test_trials_are_measured():
@@ -73,9 +85,9 @@ def test_trials_are_measured():
     theta, reals = rng.integers(0, 2, (4, 100, 2)), rng.normal(size=(4, 100, 1))
     found = tried("blocked", theta, reals, 0.01)
     assert 200 < found.ess <= 500
-    assert not found.is_apart
+    assert not is_apart(found)
     assert found.worth == pytest.approx(found.ess)
-    assert tried("blocked", theta, reals + 9.0 * np.arange(4)[:, None, None], 0.01).is_apart
+    assert is_apart(tried("blocked", theta, reals + 9.0 * np.arange(4)[:, None, None], 0.01))
 
 
 # ---- sums that are affordable
@@ -107,7 +119,7 @@ def test_chains_outside_of_a_transport_are_counted():
 
 def test_jumps_are_tried_from_heavy_draws_too():
     log_weights = np.random.default_rng(0).permutation(800).reshape(8, 100) / 10.0
-    found = log_weights[spread_by_weight(log_weights, 4)]
+    found = log_weights[spread_by_weight(log_weights, 4, CPU.mixed.heaviest)]
     assert (np.diff(found) > 15).all()
     assert found[-1] == pytest.approx(0.99 * 79.9, abs=0.2)
 
@@ -160,3 +172,36 @@ def test_log_z_of_a_transport_that_contradicts_ladders_is_not_trusted():
         (False, "")
     ]
     assert evidence_checks({"importance": near}, CPU, uses_transport=True) == ()
+
+
+# ---- step sizes at which nothing diverges
+
+
+def calmed(monkeypatch, shares, *, step_seconds=1e-3, chains=8):
+    """The step size that is chosen where `shares(scale, draws)` of the trajectories diverge, and the trials' draws."""
+    lengths = []
+
+    def trial(key, chains_, states, count):
+        lengths.append(count)
+        diverging = np.zeros((chains, count))
+        diverging.flat[: round(shares(chains_.parameters["scale"], count) * diverging.size)] = 1
+        found = row(step_seconds=step_seconds)._replace(num_draws=count, num_chains=chains)
+        return mixed_default._Trial({"diverging": diverging}, None, found)
+
+    monkeypatch.setattr(mixed_default, "_try", trial)
+    found, _ = mixed_default._calm(jax.random.key(0), Chains(None, None, None, 1, {"scale": 1.0}), None, CPU)
+    return found.parameters["scale"], lengths
+
+
+def test_a_trial_goes_on_until_it_excludes_too_many_divergences(monkeypatch):
+    assert calmed(monkeypatch, lambda scale, draws: 0.0) == (1.0, [100, 375])  # 3,000 trajectories: 0.1 % are 3
+    assert calmed(monkeypatch, lambda scale, draws: 0.0, step_seconds=1.0) == (1.0, [100])  # too expensive
+    late = lambda scale, draws: 0.002 * (scale > 0.9 and draws > 100)
+    assert calmed(monkeypatch, late) == (0.5, [100, 375, 375])
+
+
+def test_step_sizes_are_halved_while_trajectories_diverge(monkeypatch):
+    assert calmed(monkeypatch, lambda scale, draws: 0.02 * (scale > 0.3))[0] == 0.25
+    assert calmed(monkeypatch, lambda scale, draws: 0.02)[0] == 1.0  # nothing helps
+    assert calmed(monkeypatch, lambda scale, draws: 0.0007)[0] == 1.0  # few enough, and never none
+    assert calmed(monkeypatch, lambda scale, draws: 0.02 * scale)[0] == 0.125  # the least

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 import terrazzo as tz
+from terrazzo.engine.kernels import Problem
+from terrazzo.engine.loop import Chains
 from terrazzo.errors import OptionError, SpaceError
-from terrazzo.inference.mixed import OUTSIDE, REFERENCE, Explored, exploration_checks, spread_starts
+from terrazzo.inference.mixed import OUTSIDE, REFERENCE, Explored, exploration_checks, hot_starts
+from terrazzo.runtime.devices import make_mesh
+from terrazzo.samplers import MIXED
 from terrazzo.targets.improper import check_proper
 
 DATA = np.array([-1.9, -2.3, -1.4, 1.8, 2.2, 2.5])
@@ -230,8 +234,19 @@ def test_only_ladders_that_the_chains_did_not_make_can_confirm():
     assert alone.grade == "unchecked"
     elsewhere = exploration_checks(with_prior, some._replace(theta=np.ones_like(theta)), np.zeros_like(theta), reals)
     assert not {c.name: c.passed for c in elsewhere}["difference from the exploration (standard errors)"]  # constants
-    start = spread_starts(with_prior, jax.random.key(0), 64)
-    assert np.abs(np.asarray(start.reals)).max() > 10  # the prior's own draws, not within -2..2
+
+
+def test_ladders_start_at_draws_of_the_users_reference():
+    target = tz.Target(two_modes, TWO_MODES, reference=WIDE)
+    spec, key = MIXED["tempered"], jax.random.key(0)
+    problem = Problem(target, None, spec.prepare(target), None)
+    tuning = spec.tuning(target)
+    chains = Chains(make_mesh(64), spec, problem, 1, parameters=tuning.parameters(tuning.init()))
+    anywhere = target.possible_starts(key, 64)
+    start = hot_starts(chains, key, chains.start(key, anywhere), anywhere)
+    assert np.abs(np.asarray(anywhere.reals)).max() <= 2
+    assert np.abs(np.asarray(start.reals)).max() > 10
+    assert np.isfinite(np.asarray(jax.vmap(target.log_density)(start.theta, start.reals))).all()
 
 
 @pytest.mark.parametrize(

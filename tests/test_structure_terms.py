@@ -73,3 +73,37 @@ def test_whole_numbers_are_not_taken_for_real_ones():
     np.testing.assert_array_equal(
         log_table(terms.log_prob, sizes), log_table(lambda t: (t.sum() // 2 + t.sum() % 2).astype(float), sizes)
     )
+
+
+# ---- selections by theta between values that depend on data
+
+
+COUNTS = np.random.default_rng(0).poisson(2.0, 20).astype(float)
+PLACES = np.arange(20, dtype=np.int32)
+
+
+def change_point(theta, y):
+    rate = jnp.where(theta[0] > PLACES, jnp.exp(y[0]), jnp.exp(y[1]))
+    return jnp.sum(jnp.where(rate > 0, COUNTS * jnp.log(rate), -jnp.inf) - rate)
+
+
+def two_masks(theta, y):
+    """The second selection is not by the same comparison, and its cases look at theta."""
+    one = jnp.where(theta[0] > PLACES, y[0], y[1] * COUNTS)
+    two = jnp.where(theta[1] > PLACES, jnp.tanh(one), y[0])
+    return jnp.sum(jnp.sin(one) * two + jnp.clip(two, -0.1, 0.1))
+
+
+@pytest.mark.parametrize(("function", "num_dims"), [(change_point, 1), (two_masks, 2)])
+def test_elementwise_functions_of_a_selection_are_taken_of_its_cases(function, num_dims):
+    program = Program(function, num_dims, num_data=2)
+    terms = find_terms(Dependence(program))
+    read = {e.name for e in program.needed(terms.slots) if not program.by_theta.isdisjoint(e.inputs)}
+    assert not read & ({"log", "mul"} if function is change_point else {"tanh"})
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        theta, y = jnp.asarray(rng.integers(0, 20, num_dims), jnp.int32), jnp.asarray(rng.normal(size=2))
+        ours = lambda y: terms.values(theta, y).sum() + terms.constant
+        exact = lambda y: function(theta, y)
+        np.testing.assert_allclose(ours(y), exact(y), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(jax.grad(ours)(y), jax.grad(exact)(y), rtol=1e-10, atol=1e-10)

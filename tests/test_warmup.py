@@ -18,14 +18,25 @@ from scipy import stats
 import terrazzo as tz
 from calls import sample_with
 from planted_modes import SPACE, Case
-from terrazzo.auto import Budget, Context, decisions, forecast, learning, planning, policy, race, settle_evidence
+from terrazzo.auto import (
+    Budget,
+    Context,
+    decisions,
+    forecast,
+    learning,
+    mixed_policy,
+    planning,
+    policy,
+    race,
+    settle_evidence,
+)
 from terrazzo.auto import budget as budget_module
 from terrazzo.auto.candidates import SAFE_FLAG, Local, candidates, exploring_kernel, may_hang
 from terrazzo.auto.decisions import APART, MET, WILL_MEET, Measured, Table, choose, favourite
 from terrazzo.auto.exploration import Explored, explore, spaced_ladder
 from terrazzo.auto.forecast import Rival, expected_acceptance, predicted_divergence
 from terrazzo.auto.mixing import least_ess, relaxation
-from terrazzo.auto.policy import CPU, Policy
+from terrazzo.auto.policy import CPU
 from terrazzo.auto.settling import next_choice
 from terrazzo.diagnostics import LogZ, mcse
 from terrazzo.errors import OptionError, TargetError, TransportError
@@ -480,11 +491,13 @@ def test_a_broken_promise_gives_way_to_the_next_choice(target):
     assert next_choice(plan.chosen(second, 100, CPU), 1.0, CPU) is None  # chains of the third never met
 
 
-def test_every_number_has_a_unit_a_sentence_and_what_moves_it():
-    body = ast.parse(inspect.getsource(policy)).body
-    (fields,) = [node.body for node in body if isinstance(node, ast.ClassDef)]
+@pytest.mark.parametrize("of", [policy, mixed_policy])
+def test_every_number_has_a_unit_a_sentence_and_what_moves_it(of):
+    body = ast.parse(inspect.getsource(of)).body
+    (found,) = [node for node in body if isinstance(node, ast.ClassDef)]
+    fields = found.body
     names = [node.target.id for node in fields if isinstance(node, ast.AnnAssign)]
-    assert names == [field.name for field in dataclasses.fields(Policy)]
+    assert names == [field.name for field in dataclasses.fields(getattr(of, found.name))]
     for node, after in zip(fields, [*fields[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign):
             assert isinstance(after, ast.Expr), node.target.id
@@ -494,7 +507,8 @@ def test_every_number_has_a_unit_a_sentence_and_what_moves_it():
 
 def test_no_number_is_named_or_compared_outside_the_policy():
     """Other numbers are counts of parts (halves, quarters), guards against division by zero, and labels of keys."""
-    for path in Path(policy.__file__).parent.glob("*.py"):
+    room = Path(policy.__file__).parent
+    for path in [*room.glob("*.py"), *(room.parent / "inference").glob("mixed*.py")]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         named = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
         compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]

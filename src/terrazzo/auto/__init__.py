@@ -18,13 +18,14 @@ from terrazzo.auto.plan import plan_header as plan_header
 from terrazzo.auto.plan import restored_plan as restored_plan
 from terrazzo.auto.planning import Request as Request
 from terrazzo.auto.planning import make_plan as make_plan
+from terrazzo.auto.policy import CPU as CPU
 from terrazzo.auto.policy import Policy as Policy
 from terrazzo.auto.settling import Keys as Keys
 from terrazzo.auto.settling import settle as settle
 from terrazzo.auto.settling import thin_in_time as thin_in_time
 
 __all__ = [
-    "SAFE_FLAG", "Budget", "Census", "Context", "Keys", "Plan", "Policy", "Request", "all_checks", "comparison",
+    "CPU", "SAFE_FLAG", "Budget", "Census", "Context", "Keys", "Plan", "Policy", "Request", "all_checks", "comparison",
     "estimates", "log_sum_of_seen", "make_plan", "may_hang", "plan_arrays", "plan_header", "restored_plan",
     "settle", "settle_evidence", "take_census", "thin_in_time", "worst_agreement",
 ]  # fmt: skip

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import jax
 
+from terrazzo.auto.mixed_policy import MIXED, MixedPolicy
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -377,6 +379,9 @@ class Policy:
     """values: other ones of a constant that are tried [test_never_wrong: a constant]"""
     changes_due: float = 10.0
     """changes: that a constant should have had; more of them fail [test_never_wrong: a constant]"""
+
+    mixed: MixedPolicy = MIXED
+    """numbers: of runs with real variables [test_mixed_choice]"""
 
 
 CPU = Policy()

@@ -14,18 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from terrazzo.auto import CPU, Context, Policy
 from terrazzo.diagnostics import LogZ, describe
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
+from terrazzo.inference.mixed_choice import tried
 from terrazzo.inference.requests import AUTO, HYBRID, Request
-from terrazzo.runtime.compilation import jit
 from terrazzo.runtime.pacing import Chunk
-from terrazzo.runtime.progress import Progress
 from terrazzo.samplers import MIXED, MIXED_HYBRID
 from terrazzo.samplers.kernels.collapsed import affordable_summation
 from terrazzo.samplers.kernels.tempered import EVALUATIONS_A_ROUND
 from terrazzo.samplers.parts.ladder_evidence import stepping_stones
-from terrazzo.samplers.parts.references import FittedReference, UserReference, fitted_reference
+from terrazzo.samplers.parts.references import FittedReference, fitted_reference
 from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.improper import check_proper
 from terrazzo.targets.mixed import non_finite_error
@@ -33,13 +33,6 @@ from terrazzo.targets.target import Target
 from terrazzo.verdict.checks import NOT_TRUSTED, UNCHECKED, Check
 
 DIVERGENT = "share of divergent trajectories"
-EXPLORE_WARMUP, EXPLORE_DRAWS = 250, 400  # rounds of a ladder at most; a check says whether they were enough
-LEAST_SHARE = 0.25  # of these rounds, however expensive they are: 62 tune the ladder, 100 are kept
-MAX_Z = 5.0  # standard errors: by the normal law the worst of 100 means passes it once in 17,000 runs
-MIN_EXPLORED = 100.0  # effective draws: standard errors are then known to 1 / sqrt(200), 7 %
-FEWEST_EXPLORED = 32  # draws a ladder: with fewer neither agreement nor log Z can be judged
-MOST_CATEGORIES = 20
-MAX_DIVERGENT = 0.001  # of the trajectories; any that diverge are reported with their share
 REFERENCE = "a reference that the chains did not make"
 OUTSIDE = "chains of local moves outside of the transport"
 
@@ -102,11 +95,11 @@ def mixed_starts(init: Any, target: Target, chains: int) -> Configuration:
     return start
 
 
-def divergence_check(info: Mapping[str, np.ndarray]) -> Check:
+def divergence_check(info: Mapping[str, np.ndarray], policy: Policy = CPU) -> Check:
     """Whether trajectories of the reals diverged: where they do, draws miss a part of the distribution."""
     share = float(info.get("is_divergent", 0.0))
     advice = "trajectories diverge: rescale or reparametrise the reals (a non-centred form), or tighten their priors"
-    return Check(DIVERGENT, share, MAX_DIVERGENT, share <= MAX_DIVERGENT, advice, NOT_TRUSTED)
+    return Check.at_most(DIVERGENT, share, policy.mixed.most_divergent, advice, grade=NOT_TRUSTED)
 
 
 # ---- exploring
@@ -200,38 +193,36 @@ def ladders_ahead(own: Chains, num_chains: int) -> Iterator[None]:
     chains.draw(key, states, 0, 0, 1)
 
 
-@jit
-def _reference_draws(target: Target, key: jax.Array, num_chains: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    theta, y = jax.vmap(UserReference(target).draw)(jax.random.split(key, num_chains))
-    return theta, y, jnp.isfinite(jax.vmap(target.log_density)(theta, y))[:, None]
+def hot_starts(chains: Chains, key: jax.Array, states: Any, anywhere: Configuration) -> Configuration:
+    """Where ladders from the user's reference start: at its draws, where these are possible, else anywhere.
+
+    The hot end is redrawn from the reference in every round, so that one round makes them.
+    """
+    hot = chains.draw(key, states, 0, 1, 1)[0]
+    is_possible = jnp.isfinite(hot.log_weights[:, 0])[:, None]
+    theta = jnp.where(is_possible, hot.thetas[:, 0], anywhere.theta)
+    return Configuration(theta, jnp.where(is_possible, hot.ys[:, 0], anywhere.reals))
 
 
-def spread_starts(target: Target, key: jax.Array, num_chains: int) -> Configuration:
-    """Where ladders start: draws of the user's reference where these are possible, else anywhere."""
-    anywhere = target.possible_starts(key, num_chains)
-    assert isinstance(anywhere, Configuration)
-    if target.reference is None:
-        return anywhere
-    theta, y, is_possible = _reference_draws(target, jax.random.fold_in(key, 1), num_chains)
-    return Configuration(jnp.where(is_possible, theta, anywhere.theta), jnp.where(is_possible, y, anywhere.reals))
-
-
-def explored_rounds(trial: Mapping[str, np.ndarray], num_steps: int, *, is_apart: bool) -> tuple[int, int]:
+def explored_rounds(
+    trial: Mapping[str, np.ndarray], num_steps: int, policy: Policy, *, is_apart: bool
+) -> tuple[int, int]:
     """Rounds that tune ladders, and rounds that are kept: together no more evaluations than the run itself takes.
 
     Args:
         trial: Short draws of the run's own chains.
         num_steps: The run's steps a chain.
+        policy: The most rounds, and the fewest.
         is_apart: Whether these chains stay apart, so that ladders will have to do: then all rounds.
     """
-    each = float(np.mean(trial["num_evaluations"]))
-    share = each * num_steps / (EVALUATIONS_A_ROUND * (EXPLORE_WARMUP + EXPLORE_DRAWS))
-    share = 1.0 if is_apart else float(np.clip(share, LEAST_SHARE, 1.0))
-    return int(share * EXPLORE_WARMUP), int(share * EXPLORE_DRAWS)
+    each, mixed = float(np.mean(trial["num_evaluations"])), policy.mixed
+    share = each * num_steps / (EVALUATIONS_A_ROUND * (mixed.tuning_rounds + mixed.kept_rounds))
+    share = 1.0 if is_apart else float(np.clip(share, mixed.least_share, 1.0))
+    return int(share * mixed.tuning_rounds), int(share * mixed.kept_rounds)
 
 
 def explore(
-    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray] | None, progress: Progress, num_chains: int,
+    key: jax.Array, own: Chains, trial: Mapping[str, np.ndarray] | None, context: Context, num_chains: int,
     rounds: tuple[int, int], is_over: Callable[[], bool],
 ) -> Ladders | None:  # fmt: skip
     """Tempered ladders from a reference.
@@ -239,7 +230,7 @@ def explore(
     Without a trial of other chains the reference is fitted to pilots. None if the time for it is over before the
     ladders are tuned and have a few draws.
     """
-    target, spec = own.problem.target, MIXED["tempered"]
+    target, spec, progress = own.problem.target, MIXED["tempered"], context.progress
     num_tuned, num_kept = rounds
     progress.phase("exploring", num_tuned + num_kept, "rounds")
     reference = None if trial is None else reference_of(target, own, trial)
@@ -247,8 +238,11 @@ def explore(
     start_key, init_key, tune_key, draw_key = jax.random.split(key, 4)
     assert spec.tuning is not None
     tuning = spec.tuning(target)
-    start = spread_starts(target, start_key, num_chains)
-    states = chains._replace(parameters=tuning.parameters(tuning.init())).start(init_key, start)
+    start: Any = target.possible_starts(start_key, num_chains)
+    first = chains._replace(parameters=tuning.parameters(tuning.init()))
+    states = first.start(init_key, start)
+    if target.reference is not None:
+        states = first.start(init_key, hot_starts(first, init_key, states, start))
     found: dict[str, Any] = {}
     for chunk in tune(chains, tuning, tune_key, states, num_tuned):
         states, found, _ = chunk.out
@@ -256,15 +250,8 @@ def explore(
         if is_over():
             return None
     chains = chains._replace(parameters=found)
-    rows, step_seconds = [], np.inf
-    for chunk in draws(chains, draw_key, states, num_kept):
-        states, step_seconds = chunk.out.states, fastest(step_seconds, chunk)
-        rows.append(chunk.out.rows)
-        progress.update(num_tuned + chunk.first + chunk.size)
-        if is_over():
-            break
-    kept = joined(rows)
-    if kept["log_prob"].shape[1] < FEWEST_EXPLORED:
+    kept, states, step_seconds = _kept_rounds(draw_key, chains, states, rounds, context, is_over)
+    if kept["log_prob"].shape[1] < context.policy.fewest_kept:
         return None
     betas = np.asarray(found["inverse_temperatures"])
     names, is_fitted = ("mean", "sd", "log_probs"), isinstance(reference, FittedReference)
@@ -276,19 +263,40 @@ def explore(
     return Ladders(draws_of_all, chains, states, step_seconds)
 
 
+def _kept_rounds(
+    key: jax.Array, chains: Chains, states: Any, rounds: tuple[int, int], context: Context, is_over: Callable[[], bool]
+) -> tuple[dict[str, np.ndarray], Any, float]:
+    """Rounds of tuned ladders, and some times as many where too few are effective to contradict anything."""
+    rows: list[dict[str, np.ndarray]] = []
+    step_seconds, done, (num_tuned, count), policy = np.inf, 0, rounds, context.policy.mixed
+    for i in range(policy.patience):
+        for chunk in draws(chains, key, states, count, first=done, is_compiled=i > 0):
+            states, step_seconds = chunk.out.states, fastest(step_seconds, chunk)
+            rows.append(chunk.out.rows)
+            context.progress.update(num_tuned + min(count, done + chunk.first + chunk.size))
+            if is_over():
+                return joined(rows), states, step_seconds
+        kept, done = joined(rows), done + count
+        if tried("tempered", kept["theta"], kept["reals"], step_seconds).ess >= policy.least_ess:
+            break
+    return kept, states, step_seconds
+
+
 def fastest(step_seconds: float, chunk: Chunk) -> float:
     """Seconds of a step, by the fastest chunk so far: small ones are mostly overhead, and the first may compile."""
     return step_seconds if chunk.is_first else min(step_seconds, chunk.seconds / chunk.size)
 
 
-def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, reals: np.ndarray) -> tuple[Check, ...]:
+def exploration_checks(
+    target: Target, explored: Explored, theta: np.ndarray, reals: np.ndarray, policy: Policy = CPU
+) -> tuple[Check, ...]:
     """The draws against those of tempered ladders: the means of all values and categories, in standard errors.
 
     Ladders that start from the user's reference are independent of the chains. Those whose reference was fitted to the
     chains see a part of what the chains missed, not all of it.
     """
-    space = target.space
-    joint = lambda theta, reals: np.concatenate([scalars(space, theta), reals], axis=-1)
+    space, mixed = target.space, policy.mixed
+    joint = lambda theta, reals: np.concatenate([scalars(space, theta, policy), reals], axis=-1)
     ours, theirs = describe(joint(theta, reals)), describe(joint(explored.theta, explored.reals))
     with np.errstate(invalid="ignore", divide="ignore"):
         error = np.sqrt(np.nan_to_num(ours.mcse) ** 2 + np.nan_to_num(theirs.mcse) ** 2)
@@ -304,14 +312,14 @@ def exploration_checks(target: Target, explored: Explored, theta: np.ndarray, re
     given = "ladders were fitted to the chains themselves: give the prior, tz.Target(..., reference=tz.Reference(...))"
     return (
         Check(REFERENCE, float(has_reference), 1.0, has_reference, given, UNCHECKED),
-        Check("difference from the exploration (standard errors)", worst, MAX_Z, worst <= MAX_Z, agreed, NOT_TRUSTED,
-              is_other and least >= MIN_EXPLORED),
-        Check("least ESS of the exploration", least, MIN_EXPLORED, least >= MIN_EXPLORED, enough, UNCHECKED),
+        Check("difference from the exploration (standard errors)", worst, mixed.most_errors,
+              worst <= mixed.most_errors, agreed, NOT_TRUSTED, is_other and least >= mixed.least_ess),
+        Check.at_least("least ESS of the exploration", least, mixed.least_ess, enough, grade=UNCHECKED),
         *((Check(OUTSIDE, num_outside, 0.0, num_outside == 0, outside, UNCHECKED),) if is_looked else ()),
     )  # fmt: skip
 
 
-def scalars(space: Space, theta: np.ndarray) -> np.ndarray:
+def scalars(space: Space, theta: np.ndarray, policy: Policy = CPU) -> np.ndarray:
     """Ordered coordinates as they are, unordered ones as an indicator a category."""
     parts, start = [np.zeros((*theta.shape[:2], 0))], 0
     for _, v in space.discrete_variables:
@@ -320,6 +328,6 @@ def scalars(space: Space, theta: np.ndarray) -> np.ndarray:
         if v.is_ordered:
             parts.append(block.astype(float))
         else:
-            hot = block[..., None] == np.arange(min(v.size, MOST_CATEGORIES))
+            hot = block[..., None] == np.arange(min(v.size, policy.mixed.most_categories))
             parts.append(hot.reshape(*block.shape[:2], -1).astype(float))
     return np.concatenate(parts, axis=-1)

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from terrazzo.auto import Policy
+from terrazzo.auto import CPU, Policy
 from terrazzo.diagnostics import ess, rhat
 
-TRIAL_DRAWS, TRIAL_R_HAT = 100, 1.1  # chains that disagree, by the rule of Gelman & Rubin (1992)
-STUCK_ESS = 3.0  # effective draws a chain: of 100 draws in two modes 4 to 12 standard deviations apart, 1.6 to 3.0
 REASONS = {
     "collapsed": "the discrete variables can be summed out at all reals",
     "blocked": "summing out the discrete variables is impossible or expensive: they and the reals are moved in turn",
@@ -43,14 +41,6 @@ class Tried(NamedTuple):
     step_seconds: float
 
     @property
-    def is_apart(self) -> bool:
-        """Whether chains disagree as separate modes make them.
-
-        Chains that only mix slowly disagree too, and have more effective draws: they need more steps.
-        """
-        return self.r_hat > TRIAL_R_HAT and self.ess <= STUCK_ESS * self.num_chains
-
-    @property
     def worth(self) -> float:
         """Effective draws a second."""
         return self.ess / (self.num_draws * self.step_seconds)
@@ -76,33 +66,55 @@ def tried(name: str, theta: np.ndarray, reals: np.ndarray, step_seconds: float) 
     return Tried(name, least, worst, both.shape[0], both.shape[1], step_seconds)
 
 
-def needed_seconds(row: Tried, num_draws: int, policy: Policy) -> float:
+def is_apart(row: Tried, policy: Policy = CPU) -> bool:
+    """Whether chains disagree as separate modes make them.
+
+    Chains that only mix slowly disagree too, and have more effective draws: they need more steps.
+    """
+    return row.r_hat > policy.mixed.apart_r_hat and row.ess <= policy.mixed.stuck_ess * row.num_chains
+
+
+def needed_seconds(row: Tried, num_draws: int, policy: Policy = CPU) -> float:
     """What the draws take that are asked for, or until enough of them are effective."""
     wanted = min(float(num_draws), policy.enough_ess) * row.num_chains
     return max(wanted / max(row.worth, 1e-9), num_draws * row.step_seconds)
 
 
-def can_pay(own: Tried, num_draws: int, policy: Policy) -> bool:
+def can_pay(own: Tried, num_draws: int, policy: Policy = CPU) -> bool:
     """Whether a transport may be worth its learning: chains are apart, or need longer than learning takes."""
-    return own.is_apart or needed_seconds(own, num_draws, policy) > policy.learning_seconds
+    return is_apart(own, policy) or needed_seconds(own, num_draws, policy) > policy.learning_seconds
 
 
-def choose(own: Tried, ladders: Tried, hybrid: Tried | None) -> Tried:
+def choose(own: Tried, ladders: Tried, hybrid: Tried | None, policy: Policy = CPU) -> Tried:
     """The sampler that draws.
 
     Without a transport that was tried, ladders draw only where the own chains are apart and ladders agree better:
     else they are the one source that the draws can be checked by. With one, what is worth most of all that met.
     """
     if hybrid is None:
-        return ladders if own.is_apart and ladders.r_hat < own.r_hat else own
+        return ladders if is_apart(own, policy) and ladders.r_hat < own.r_hat else own
     rows = (own, hybrid, ladders)
-    met = [row for row in rows if not row.is_apart]
+    met = [row for row in rows if not is_apart(row, policy)]
     return max(met, key=lambda row: row.worth) if met else min(rows, key=lambda row: row.r_hat)
 
 
-def thinning(row: Tried, num_draws: int, seconds: float) -> int:
-    """Steps a kept draw: until draws are nearly independent, as far as the seconds for drawing reach."""
-    return max(1, round(min(row.gap, seconds / max(num_draws * row.step_seconds, 1e-9))))
+def thinning(row: Tried, num_draws: int, seconds: float, before: float) -> int:
+    """Steps a kept draw: the most effective draws a second of the whole run, as far as the seconds for drawing reach.
+
+    Draws with autocorrelations r^t have (1 + r) / (1 - r) = `gap`, so that with k steps between them
+    (1 - r^k) / (1 + r^k) of them are effective. More steps pay for as long as what came before took longer.
+
+    Args:
+        row: What a trial measured.
+        num_draws: Kept draws a chain.
+        seconds: What drawing may take.
+        before: What the run took until now.
+    """
+    each = max(num_draws * row.step_seconds, 1e-9)
+    most = max(1, int(min(seconds / each, 4 * row.gap)))  # at four gaps all but one in a thousand are effective
+    steps = np.arange(1, most + 1)
+    left = ((row.gap - 1.0) / (row.gap + 1.0)) ** steps
+    return int(steps[np.argmax((1.0 - left) / (1.0 + left) / (before + steps * each))])
 
 
 def described(name: str, rows: Sequence[dict[str, Any]], *, is_explored: bool) -> dict[str, Any]:

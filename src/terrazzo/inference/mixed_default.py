@@ -1,8 +1,11 @@
 """The default sampler on a mixed space, after the warm-up of its own chains: try, explore, learn, choose.
 
 Own chains are tried for a hundred draws, and tempered ladders explore. Where a transport may pay (`mixed_choice`), one
-is learned from the ladders' draws: of the reals alone where theta can be summed out, else of both kinds of variables.
-Jumps through it are tried from draws of the ladders, heavy ones too, and the sampler that is worth most draws.
+is learned from the ladders' draws and those of the own chains: of the reals alone where theta can be summed out, else
+of both kinds of variables. It is given up where an own chain stands outside of it: jumps would not bring that chain
+back, and weights would confirm nothing. And learning ends where jumps through what is learned already draw in less time
+than more of it would take. Jumps are tried from draws of the ladders, heavy ones too,
+and the sampler that is worth most draws.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,12 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from terrazzo.auto import Context, may_hang
+from terrazzo.auto import Context, Policy, may_hang
 from terrazzo.auto.learning import default_training
 from terrazzo.engine.loop import Chains, draws, joined, placed
 from terrazzo.errors import TrainingError
 from terrazzo.inference.mixed import (
-    MAX_DIVERGENT,
     Explored,
     Ladders,
     explore,
@@ -26,21 +28,16 @@ from terrazzo.inference.mixed import (
     ladders,
     restored_reference,
 )
-from terrazzo.inference.mixed_choice import TRIAL_DRAWS, Tried, can_pay, choose, needed_seconds, thinning, tried
-from terrazzo.inference.mixed_learning import learn, unconstrained
+from terrazzo.inference.mixed_choice import Tried, can_pay, choose, is_apart, needed_seconds, thinning, tried
+from terrazzo.inference.mixed_learning import learning, unconstrained
 from terrazzo.inference.mixed_weighing import log_weights_of, num_outside
 from terrazzo.inference.requests import fitted_to, is_learnable
-from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import MIXED_HYBRID
 from terrazzo.samplers.kernels.mixed_hybrid import beside_jumps, marginal_target
 from terrazzo.spaces import Configuration
 from terrazzo.targets.target import Target
 from terrazzo.training import Fitted
 from terrazzo.transports import REGISTRY, AbstractTransport, sample_transport
-
-HALVINGS = 3  # of a step size at which trajectories diverge: Stan's advice for acceptance 0.99 is about as small
-HEAVIEST = 0.99  # of the ladders' draws by weight, up to which trials of jumps start: modes of 1 % count
-WEIGHED_DRAWS = 8192  # of a transport, beside which the trial of the own chains is held
 
 
 class Keys(NamedTuple):
@@ -107,29 +104,40 @@ class _Trial(NamedTuple):
     row: Tried
 
 
-def _try(key: jax.Array, chains: Chains, states: Any) -> _Trial:
+def _try(key: jax.Array, chains: Chains, states: Any, count: int) -> _Trial:
     rows, step_seconds = [], np.inf
-    for chunk in draws(chains, key, states, TRIAL_DRAWS):
+    for chunk in draws(chains, key, states, count):
         states, step_seconds = chunk.out.states, fastest(step_seconds, chunk)
         rows.append(chunk.out.rows)
     kept = joined(rows)
     return _Trial(kept, states, tried(chains.spec.name, kept["theta"], kept["reals"], step_seconds))
 
 
-def _calm(key: jax.Array, own: Chains, trial: _Trial) -> tuple[Chains, _Trial]:
-    """Chains with a step size at which trajectories do not diverge, if halving it a few times finds one.
+def _calm(key: jax.Array, own: Chains, states: Any, policy: Policy) -> tuple[Chains, _Trial]:
+    """Chains and their trial, with a step size at which trajectories do not diverge if halving finds one.
 
     Warm-up tunes one step size for all theta. Where some theta make the reals much stiffer than most do, trajectories
-    diverge there, although the mean acceptance is right.
+    diverge there, although the mean acceptance is right. The trial goes on until it can exclude too many divergences,
+    where that takes no longer than a trial may.
     """
-    is_calm = lambda trial: float(np.mean(trial.kept["diverging"])) <= MAX_DIVERGENT
-    chains, found = own, trial
-    for i in range(HALVINGS):
-        if is_calm(found):
+    mixed, chains = policy.mixed, own
+    found = _try(key, own, states, mixed.trial_draws)
+    num_chains = found.row.num_chains
+    longest = int(policy.trial_seconds / max(found.row.step_seconds, 1e-9))
+    count = min(int(np.ceil(mixed.sure_count / mixed.most_divergent / num_chains)), longest)
+    count = max(count, mixed.trial_draws)
+    divergent = lambda trial: float(np.mean(trial.kept["diverging"]))
+    tries = []
+    for i in range(1 + mixed.halvings):
+        if i:
+            chains = chains._replace(parameters={**chains.parameters, "scale": chains.parameters["scale"] / 2})
+        if i or count > mixed.trial_draws:
+            found = _try(jax.random.fold_in(key, 1 + i), chains, found.states, count)
+        tries.append((chains, found))
+        if divergent(found) == 0:
             return chains, found
-        chains = chains._replace(parameters={**chains.parameters, "scale": chains.parameters["scale"] / 2})
-        found = _try(jax.random.fold_in(key, 2 + i), chains, trial.states)
-    return (chains, found) if is_calm(found) else (own, trial)
+    fine = [one for one in tries if divergent(one[1]) <= mixed.most_divergent]
+    return fine[0] if fine else min(tries, key=lambda one: divergent(one[1]))
 
 
 def chosen(
@@ -151,23 +159,24 @@ def chosen(
     if is_over():
         return Chosen(own, states)
     context.progress.phase("trying")
-    own, trial = _calm(keys.trial, own, _try(keys.trial, own, states))
+    policy = context.policy
+    own, trial = _calm(keys.trial, own, states, policy)
     plain = Chosen(own, trial.states, _thin(context, trial.row), (trial.row,))
-    rounds = explored_rounds(trial.kept, num_steps, is_apart=trial.row.is_apart)
-    made = explore(keys.explore, own, trial.kept, context.progress, context.num_chains, rounds, is_over)
+    rounds = explored_rounds(trial.kept, num_steps, policy, is_apart=is_apart(trial.row, policy))
+    made = explore(keys.explore, own, trial.kept, context, context.num_chains, rounds, is_over)
     if made is None:
         return plain
-    explored, policy = made.explored, context.policy
+    explored = made.explored
     beside = tried("tempered", explored.theta, explored.reals, made.step_seconds)
     may_learn = training is not False and context.budget.evaluations is None and not is_over()
     may_learn = may_learn and can_pay(trial.row, context.num_draws, policy)
     learned = None
     if may_learn:
         learned = _learned(keys, context, own, made, trial, training=training, should_stop=should_stop)
-    best = choose(trial.row, beside, None if learned is None else learned.row)
+    best = choose(trial.row, beside, None if learned is None else learned.row, policy)
     rows: tuple[Tried, ...] = (trial.row, beside)
     if learned is not None:
-        rows, explored = (*rows, learned.row), explored._replace(num_outside=np.asarray(learned.num_outside))
+        rows, explored = (*rows, learned.row), explored._replace(num_outside=np.zeros(()))
         plain = plain._replace(transport=learned.transport, fitted=learned.fitted, weighed=learned.weighed)
     plain = plain._replace(rows=rows, thin=_thin(context, best), explored=explored)
     if learned is not None and best is learned.row:
@@ -179,14 +188,18 @@ def chosen(
 
 
 def _thin(context: Context, row: Tried) -> int:
-    """Steps a kept draw: to independence, in time; without a limit at least until enough draws are effective."""
-    left, policy = context.budget.total_seconds_left, context.policy
-    if context.budget.evaluations is not None:
+    """Steps a kept draw: what is worth most, in time; without a limit in as many seconds as came before.
+
+    So the run takes at most twice as long, or as long as enough effective draws need.
+    """
+    budget, policy = context.budget, context.policy
+    if budget.evaluations is not None:
         return 1
+    left, before = budget.total_seconds_left, budget.elapsed
     if left is not None:
-        return thinning(row, context.num_draws, policy.drawing_share * left)
+        return thinning(row, context.num_draws, policy.drawing_share * left, before)
     needed = min(needed_seconds(row, context.num_draws, policy), policy.phase_seconds)
-    return thinning(row, context.num_draws, max(needed, policy.drawing_seconds))
+    return thinning(row, context.num_draws, max(needed, before), before)
 
 
 class _Learned(NamedTuple):
@@ -198,55 +211,84 @@ class _Learned(NamedTuple):
     states: Any
     weighed: Target
     row: Tried
-    num_outside: float
 
 
 def _learned(
     keys: Keys, context: Context, own: Chains, made: Ladders, trial: _Trial, *, training: Any,
     should_stop: Callable[..., str | None],
 ) -> _Learned | None:  # fmt: skip
-    """Learns a transport from the ladders' draws and tries it; None where it is too large, or training fails."""
-    weighed, space = weighed_target(own), context.target.space
+    """Learns a transport, and goes on while more of it can pay; None where nothing is learned that covers the chains.
+
+    The draws of the own chains are learned from too: where these are apart, the ladders have few draws of rare modes.
+    """
+    weighed, policy = weighed_target(own), context.policy
     if not is_learnable(weighed.space, context.budget.seconds):
         return None
     first = placed(own.mesh, fitted_to(weighed, REGISTRY["autoregressive"]()))
-    start = Configuration(made.states.position, made.states.reals)
     given = training if isinstance(training, Mapping) else {}
-    settings = {**default_training(weighed.space.num_dims + weighed.space.num_reals, context.policy), **given}
-    data = made.explored if weighed is context.target else of_reals(made.explored, space)
+    settings = {**default_training(weighed.space.num_dims + weighed.space.num_reals, policy), **given}
+    num_tried = policy.mixed.trial_draws
+    beside = made.explored._replace(
+        theta=np.concatenate([trial.kept["theta"][:, -num_tried:], made.explored.theta], axis=1),
+        reals=np.concatenate([trial.kept["reals"][:, -num_tried:], made.explored.reals], axis=1),
+    )
+    data = beside if weighed is context.target else of_reals(beside, context.target.space)
+    start = Configuration(made.states.position, made.states.reals)
+    stages = learning(
+        keys.learn, first, context._replace(target=weighed), data, settings=settings, should_stop=should_stop,
+        ahead=None if may_hang(context.target) else _jumps_ahead(keys, own, first, weighed, start, policy),
+    )  # fmt: skip
+    found = None
     try:
-        ahead = iter(()) if may_hang(context.target) else _jumps_ahead(keys, own, first, weighed, start)
-        with compile_in_background(ahead):
-            fitted = learn(
-                keys.learn, first, context._replace(target=weighed), data, settings=settings, should_stop=should_stop
-            )
+        for i, fitted in enumerate(stages):
+            key, there = jax.random.fold_in(keys.learn, 2 + i), placed(own.mesh, fitted.transport)
+            jumps = _jumps(key, context, own, made, beside, fitted._replace(transport=there))
+            if jumps is None:
+                break
+            found = jumps if found is None or jumps.row.worth > found.row.worth else found
+            if not can_pay(found.row, context.num_draws, policy):
+                break
     except TrainingError:
-        return None
+        pass
+    return found
+
+
+def _jumps(
+    key: jax.Array, context: Context, own: Chains, made: Ladders, beside: Explored, fitted: Fitted
+) -> _Learned | None:
+    """The trial of jumps through a transport; None where an own chain stands outside of it.
+
+    Args:
+        key: A JAX key.
+        context: The run.
+        own: Its own chains.
+        made: The ladders.
+        beside: Draws of the own chains, then of the ladders.
+        fitted: The transport, as it was trained.
+    """
+    weighed, policy, space, transport = weighed_target(own), context.policy, context.target.space, fitted.transport
     context.progress.phase("trying the transport")
-    transport = placed(own.mesh, fitted.transport)
-    chains = hybrid_chains(own, transport, weighed)
-    drawn = sample_transport(jax.random.fold_in(keys.learn, 2), transport, weighed, WEIGHED_DRAWS)
-    theta = np.concatenate([trial.kept["theta"], made.explored.theta], axis=1)
-    reals = np.concatenate([trial.kept["reals"], made.explored.reals], axis=1)
-    theirs = log_weights_of(jax.random.fold_in(keys.learn, 3), space, weighed, transport, theta, reals)
-    if theirs is None:
+    draw_key, lift_key, start_key, step_key = jax.random.split(key, 4)
+    drawn = sample_transport(draw_key, transport, weighed, policy.own_draws)
+    theirs = log_weights_of(lift_key, space, weighed, transport, beside.theta, beside.reals)
+    num_tried = policy.mixed.trial_draws
+    if theirs is None or num_outside(np.asarray(drawn.log_weights, float), theirs[:, :num_tried]) > 0:
         return None
-    num_tried = trial.kept["theta"].shape[1]
-    rows = spread_by_weight(theirs[:, num_tried:], context.num_chains)
+    chains = hybrid_chains(own, transport, weighed)
+    rows = spread_by_weight(theirs[:, num_tried:], context.num_chains, policy.mixed.heaviest)
     start = unconstrained(space, made.explored.theta[rows][None], made.explored.reals[rows][None])
-    jumps = _try(jax.random.fold_in(keys.trial, 1), chains, chains.start(keys.trial, start))
-    outside = num_outside(np.asarray(drawn.log_weights, float), theirs[:, :num_tried])
-    return _Learned(transport, fitted, chains, jumps.states, weighed, jumps.row, outside)
+    tried_jumps = _try(step_key, chains, chains.start(start_key, start), num_tried)
+    return _Learned(transport, fitted, chains, tried_jumps.states, weighed, tried_jumps.row)
 
 
-def spread_by_weight(log_weights: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+def spread_by_weight(log_weights: np.ndarray, number: int, heaviest: float) -> tuple[np.ndarray, np.ndarray]:
     """Draws, (chain, draw), evenly spaced by their weight up to the heaviest hundredth: their chains and places.
 
     Jumps seldom leave what is heavy. A mode that the transport has too little of is so rare that a trial would not
     meet it, and the run would: a chain that starts there shows in the trial whether it comes back.
     """
     order = np.argsort(log_weights, axis=None)
-    places = np.linspace(0.0, HEAVIEST, number + 1)[1:] * (order.size - 1)
+    places = np.linspace(0.0, heaviest, number + 1)[1:] * (order.size - 1)
     return np.unravel_index(order[places.astype(int)], log_weights.shape)  # type: ignore[return-value]
 
 
@@ -257,10 +299,12 @@ def of_reals(explored: Explored, space: Any) -> Explored:
     return explored._replace(theta=explored.theta[..., :0], reals=y)
 
 
-def _jumps_ahead(keys: Keys, own: Chains, transport: Any, weighed: Target, start: Configuration) -> Iterator[Any]:
+def _jumps_ahead(
+    keys: Keys, own: Chains, transport: Any, weighed: Target, start: Configuration, policy: Policy
+) -> Iterator[Any]:
     """Makes no draws through the untrained transport: what the trained one needs is compiled then."""
     chains = hybrid_chains(own, transport, weighed)
     states = chains.start(keys.trial, start)
     yield states
     yield chains.draw(keys.trial, states, 0, 0, 1)
-    yield sample_transport(keys.learn, transport, weighed, WEIGHED_DRAWS)
+    yield sample_transport(keys.learn, transport, weighed, policy.own_draws)

@@ -5,7 +5,7 @@ they cover; then the reverse KL with a tenth of the first beside it, which corre
 draws cannot tell and does not let go of a mode. Both are judged on draws kept apart, the later ones of each ladder.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,14 +15,12 @@ import numpy as np
 from terrazzo.auto import Context
 from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains
-from terrazzo.inference.mixed import EXPLORE_DRAWS, EXPLORE_WARMUP, Explored, explore
+from terrazzo.inference.mixed import Explored, explore
+from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import MIXED
 from terrazzo.spaces import Configuration, Space
 from terrazzo.training import Fitted, fit, forward_kl, reverse_kl
 from terrazzo.training.settings import NUM_STEPS
-
-APART = 0.25  # of the draws, the later ones of each ladder, that training is judged on
-SMALLEST_SD = 1e-6
 
 
 def unconstrained(space: Space, theta: np.ndarray, values: np.ndarray) -> Configuration:
@@ -41,8 +39,9 @@ def explore_ahead(
         return None
     own = Chains(context.mesh, MIXED["blocked"], Problem(context.target, None, {}, keep), context.length)
     number = int(options.get("num_ladders", context.num_chains))
-    rounds = int(options.get("max_rounds", EXPLORE_DRAWS))
-    made = explore(key, own, None, context.progress, number, (EXPLORE_WARMUP, rounds), is_over)
+    mixed = context.policy.mixed
+    rounds = mixed.tuning_rounds, int(options.get("max_rounds", mixed.kept_rounds))
+    made = explore(key, own, None, context, number, rounds, is_over)
     return None if made is None else made.explored
 
 
@@ -50,7 +49,16 @@ def learn(
     key: jax.Array, transport: Any, context: Context, explored: Explored, *, settings: Mapping[str, Any],
     should_stop: Callable[..., str | None],
 ) -> Fitted:  # fmt: skip
-    """Trains a transport on the draws of ladders, then on them and the target together.
+    """Trains a transport on the draws of ladders, then on them and the target together: `learning` to its end."""
+    *_, last = learning(key, transport, context, explored, settings=settings, should_stop=should_stop)
+    return last
+
+
+def learning(
+    key: jax.Array, transport: Any, context: Context, explored: Explored, *, settings: Mapping[str, Any],
+    should_stop: Callable[..., str | None], ahead: Iterator[Any] | None = None,
+) -> Iterator[Fitted]:  # fmt: skip
+    """What was learned by the end of each stage; the caller may stop after any.
 
     Args:
         key: A JAX key.
@@ -59,14 +67,15 @@ def learn(
         explored: The draws.
         settings: Options of `tz.fit`.
         should_stop: As `tz.fit` takes it.
+        ahead: What to compile at the same time, or None.
     """
     target, progress, policy = context.target, context.progress, context.policy
     defaults = {"num_steps": NUM_STEPS, "learning_rate": policy.learning_rate, "start_beta": policy.start_beta}
     chosen = {**defaults, **settings}
-    first = explored.theta.shape[1] - max(1, int(APART * explored.theta.shape[1]))
+    first = explored.theta.shape[1] - max(1, int(policy.held_out_share * explored.theta.shape[1]))
     part = lambda rows: unconstrained(target.space, explored.theta[:, rows], explored.reals[:, rows])
     buffer, apart = part(slice(None, first)), part(slice(first, None))
-    sd = np.maximum(buffer.reals.std(axis=0), SMALLEST_SD)
+    sd = np.maximum(buffer.reals.std(axis=0), 1e-6)
     transport = transport.placed(buffer.reals.mean(axis=0), sd)
     reverse = reverse_kl("score_function")
     stages: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
@@ -77,12 +86,13 @@ def learn(
     steps, fits = max(1, int(chosen.pop("num_steps")) // 2), []
     for i, (name, objective, checked, own) in enumerate(stages):
         progress.phase(name, steps, "steps")
-        fitted = fit(
-            jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
-            num_steps=steps, should_stop=should_stop, progress=progress, **own, **chosen,
-        )  # fmt: skip
+        with compile_in_background(iter(()) if ahead is None else ahead):
+            fitted = fit(
+                jax.random.fold_in(key, i), transport, target, objective=objective, check_objective=checked,
+                num_steps=steps, should_stop=should_stop, progress=progress, **own, **chosen,
+            )  # fmt: skip
         transport = fitted.transport
         fits.append(fitted)
-    history = {name: np.concatenate([f.history[name] for f in fits]) for name in fits[0].history}
-    seconds, count = sum(f.seconds for f in fits), sum(f.num_steps for f in fits)
-    return Fitted(transport, history, count, fits[-1].reason, seconds)
+        history = {name: np.concatenate([f.history[name] for f in fits]) for name in fitted.history}
+        seconds, count = sum(f.seconds for f in fits), sum(f.num_steps for f in fits)
+        yield Fitted(transport, history, count, fitted.reason, seconds)

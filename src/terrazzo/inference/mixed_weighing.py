@@ -13,7 +13,8 @@ import numpy as np
 
 from terrazzo.auto import Policy
 from terrazzo.diagnostics import LogZ, bridge_log_z, describe, importance_summary
-from terrazzo.inference.mixed import MAX_Z, MIN_EXPLORED, scalars
+from terrazzo.diagnostics.autocorrelation import MIN_DRAWS
+from terrazzo.inference.mixed import scalars
 from terrazzo.inference.mixed_learning import unconstrained
 from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.target import Target
@@ -22,9 +23,7 @@ from terrazzo.transports.base import TransportDraws
 from terrazzo.verdict.checks import NOT_TRUSTED, NOTE, Check
 from terrazzo.verdict.coverage import evidence_gap, is_beyond
 
-MOST_BRIDGED = 4096  # draws of the chains that a bridge weighs
 WEIGHTED = "difference from weighted draws of the transport (standard errors)"
-FEWEST = 4  # draws a chain, without which nothing has an error
 
 
 def log_weights_of(
@@ -50,15 +49,15 @@ def log_weights_of(
 
 def bridge(
     key: jax.Array, space: Space, weighed: Target, transport: AbstractTransport, own: np.ndarray, theta: np.ndarray,
-    reals: np.ndarray,
+    reals: np.ndarray, policy: Policy,
 ) -> LogZ | None:  # fmt: skip
     """log Z by the optimal bridge between the transport, with log-weights `own`, and draws; None if that is impossible.
 
     The other arguments are those of `log_weights_of`.
     """
-    thin = max(1, -(-theta.shape[0] * theta.shape[1] // MOST_BRIDGED))
+    thin = max(1, -(-theta.shape[0] * theta.shape[1] // policy.most_weighed))
     theta, reals = theta[:, ::thin], reals[:, ::thin]
-    if theta.shape[1] < FEWEST or np.isnan(own).any() or (own == np.inf).any():
+    if theta.shape[1] < MIN_DRAWS or np.isnan(own).any() or (own == np.inf).any():
         return None
     theirs = log_weights_of(key, space, weighed, transport, theta, reals)
     made = None if theirs is None else bridge_log_z(own, theirs)
@@ -74,7 +73,7 @@ def num_outside(own: np.ndarray, theirs: np.ndarray | None) -> float:
     """
     if theirs is None:
         return float("inf")
-    return float((is_beyond(own, theirs).mean(axis=1) > 0.5).sum())
+    return float((2 * is_beyond(own, theirs).mean(axis=1) > 1).sum())
 
 
 def weighted_check(
@@ -92,13 +91,13 @@ def weighted_check(
     """
     log_weights = np.asarray(drawn.log_weights, float)
     quality = importance_summary(log_weights)
-    if not quality.pareto_k <= policy.pareto_k or quality.ess < MIN_EXPLORED:
+    if not quality.pareto_k <= policy.pareto_k or quality.ess < policy.mixed.least_ess:
         return ()
     codes, y = np.asarray(drawn.theta.theta), np.asarray(drawn.theta.reals)
     values = np.asarray(jax.vmap(space.real_values)(jnp.asarray(y)))
     is_whole = codes.shape[1] == space.num_dims  # else theta is drawn given the reals, exactly
-    mine = np.concatenate([scalars(space, theta), reals], axis=-1) if is_whole else reals
-    other = np.concatenate([scalars(space, codes[None])[0], values], axis=-1) if is_whole else values
+    mine = np.concatenate([scalars(space, theta, policy), reals], axis=-1) if is_whole else reals
+    other = np.concatenate([scalars(space, codes[None], policy)[0], values], axis=-1) if is_whole else values
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
     mean = weights @ other
@@ -108,7 +107,9 @@ def weighted_check(
         z = np.abs(ours.mean - mean) / error
     worst = float(z[~np.isnan(z)].max(initial=0.0))
     advice = "the draws differ from weighted draws of the transport: run longer, or explore longer"
-    return (Check(WEIGHTED, worst, MAX_Z, worst <= MAX_Z, advice, NOT_TRUSTED, is_other),)
+    return (
+        Check.at_most(WEIGHTED, worst, policy.mixed.most_errors, advice, grade=NOT_TRUSTED, is_independent=is_other),
+    )
 
 
 def evidence_checks(found: Mapping[str, LogZ], policy: Policy, *, uses_transport: bool) -> tuple[Check, ...]:

@@ -183,7 +183,7 @@ class Reporter(NamedTuple):
             others, more = self._mixed(ready, theta, look(arrays["reals"]))
             found, checks = found | others, (*checks, *more)
         if "diverging" in arrays:
-            checks = (*checks, divergence_check(kept.info()))
+            checks = (*checks, divergence_check(kept.info(), self.policy))
         if self.store.error is not None:
             checks = (*checks, Check.at_least(STORED, 0.0, 1.0, f"save the result: {self.store.error}", grade=NOTE))
         is_counted = kept.done and s.keep is None and not space.num_reals  # densities have no largest share of log Z
@@ -214,7 +214,7 @@ class Reporter(NamedTuple):
         checks: list[Check] = []
         if ready.explored is not None:
             found["exploration"] = ready.explored.evidence
-            checks += exploration_checks(self.target, ready.explored, theta, reals)
+            checks += exploration_checks(self.target, ready.explored, theta, reals, self.policy)
         if ready.transport is not None:
             made, more = self._weighed(ready, theta, reals, found)
             found, checks = found | made, [*checks, *more]
@@ -230,7 +230,8 @@ class Reporter(NamedTuple):
         assert weighed is not None
         own_key, lift_key = jax.random.split(self.key)
         drawn = sample_transport(own_key, transport, weighed, self.policy.own_draws)
-        made = bridge(lift_key, space, weighed, transport, np.asarray(drawn.log_weights, float), theta, reals)
+        weights = np.asarray(drawn.log_weights, float)
+        made = bridge(lift_key, space, weighed, transport, weights, theta, reals, self.policy)
         bridged = {} if made is None else {"bridge": made}
         is_other = ready.explored is not None and bool(ready.explored.is_chosen)
         checks = weighted_check(space, drawn, theta, reals, self.policy, is_other=is_other)

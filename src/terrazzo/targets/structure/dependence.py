@@ -14,18 +14,9 @@ import scipy.sparse as sp
 from jax import dtypes
 
 from terrazzo.targets.structure import maps
-from terrazzo.targets.structure.program import Equation, Program
+from terrazzo.targets.structure.program import ELEMENTWISE, Equation, Program
 
 MAX_EXPANDED = 2**25  # coordinates listed while uniting: half a second of sorting; beyond it one set serves all
-ELEMENTWISE = {
-    *("add", "add_any", "sub", "mul", "div", "rem", "max", "min", "pow", "integer_pow", "square", "neg", "abs", "sign"),
-    *("exp", "exp2", "expm1", "log", "log1p", "sqrt", "rsqrt", "cbrt", "logistic", "tanh", "sin", "cos", "tan", "asin"),
-    *("acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "floor", "ceil", "round", "is_finite"),
-    *("eq", "ne", "lt", "le", "gt", "ge", "eq_to", "lt_to", "le_to", "and", "or", "xor", "not", "select_n", "clamp"),
-    *("lgamma", "digamma", "polygamma", "erf", "erfc", "erf_inv", "igamma", "igammac", "zeta", "nextafter"),
-    *("regularized_incomplete_beta", "bessel_i0e", "bessel_i1e", "real", "imag", "complex", "conj", "population_count"),
-    *("clz", "shift_left", "shift_right_logical", "shift_right_arithmetic", "mulhi"),
-}
 REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"}
 REDUCTIONS |= {"argmax", "argmin"}
 CUMULATIVE = {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"}

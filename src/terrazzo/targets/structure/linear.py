@@ -15,9 +15,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
-from terrazzo.targets.structure.dependence import ELEMENTWISE
 from terrazzo.targets.structure.pairs import PairTables
-from terrazzo.targets.structure.program import Program
+from terrazzo.targets.structure.program import ELEMENTWISE, Program
 from terrazzo.targets.structure.tables import factor_tables
 from terrazzo.targets.structure.terms import Form, Terms, linear_form, linear_parts
 
