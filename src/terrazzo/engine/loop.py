@@ -101,7 +101,7 @@ class Chains(NamedTuple):
         run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
             self.layout, self.spec, self.on_devices().problem, self.length, self.keep_latent, self.parameters, key,
-            _int(first), _int(count), _int(thin), states, _int(self.first_chain), num_chains=self.num_chains,
+            _int(first), _int(count), _int(thin), states, _int(self.first_chain), None, None, self.num_chains,
         )[:3]  # fmt: skip
 
     def tuned_or_drawn(
