@@ -1,11 +1,11 @@
 """Ten models with discrete and real variables: Terrazzo's default beside NumPyro's and PyMC's samplers.
 
 Each method gets the same model, draws 4 chains x 1000 (Terrazzo: its default, 8 x 1000), and runs in a process of its
-own, one after the other, without compiled code on disk (PyMC keeps its own there). The clock starts after the imports
-and includes everything else: reading the model, compilation, warm-up, draws. Figures: effective draws a minute of the
-worst coordinate (bulk ESS of ArviZ; coordinates that never change are left out), the largest R-hat, and the largest
-error of a posterior mean in standard errors, against answers by marginalisation (tests/mixed_models.py). Gibbs
-kernels of NumPyro cannot run chains in one batch: each of their chains has a CPU device of its own.
+own, one after the other, without compiled code on disk. The clock starts after the imports and includes everything
+else: reading the model, compilation, warm-up, draws. Figures: effective draws a minute of the worst coordinate (bulk
+ESS of ArviZ; coordinates that never change are left out), the largest R-hat, and the largest error of a posterior mean
+in standard errors, against answers by marginalisation (tests/mixed_models.py). Gibbs kernels of NumPyro cannot run
+chains in one batch: each of their chains has a CPU device of its own.
 
     python benchmarks/mixed_models.py                        # all, and a table
     python benchmarks/mixed_models.py --models coal_mining occupancy --methods terrazzo nuts_marginal
@@ -16,6 +16,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -249,13 +250,20 @@ def one(model, method):
 
 def run(model, method, seconds=TIMEOUT):
     command = [sys.executable, __file__, "--one", model, method]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, cwd=ROOT, check=False,
-            env={**os.environ, "TERRAZZO_CACHE": "off"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return {"failed": f"over {seconds:.0f} s"}
+    with tempfile.TemporaryDirectory() as folder:  # where PyMC keeps its compiled code
+        own = {"TERRAZZO_CACHE": "off", "PYTENSOR_FLAGS": f"base_compiledir={folder}"}
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                cwd=ROOT,
+                check=False,
+                env={**os.environ, **own},
+            )
+        except subprocess.TimeoutExpired:
+            return {"failed": f"over {seconds:.0f} s"}
     if done.returncode:
         lines = [x for x in done.stderr.splitlines() if x.strip(" -") and "removed its internal frames" not in x]
         return {"failed": (lines or ["?"])[-1][:160]}
