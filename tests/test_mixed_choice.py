@@ -151,6 +151,16 @@ def test_draws_that_differ_from_weighted_ones_are_contradicted():
     assert not weighted_check(SPACE, reals_alone, theta, reals + 0.4, CPU, is_other=True)[0].passed
 
 
+def test_a_value_too_rare_to_be_drawn_contradicts_nothing():
+    """By weight k is 2 but for one draw in a million, which many light draws show: the run has never seen another."""
+    rng = np.random.default_rng(0)
+    reals, drawn = rng.normal(size=(4, 500, 1)), weighted(rng)
+    theta = np.full((4, 500, 1), 2)
+    rare = drawn._replace(log_weights=drawn.log_weights - 14.0 * (drawn.theta.theta[:, 0] != 2))
+    assert weighted_check(SPACE, rare, theta, reals, CPU, is_other=True)[0].passed
+    assert not weighted_check(SPACE, drawn, theta, reals, CPU, is_other=True)[0].passed
+
+
 def test_weights_without_an_error_confirm_nothing():
     rng = np.random.default_rng(0)
     theta, reals, drawn = rng.integers(0, 3, (4, 500, 1)), rng.normal(size=(4, 500, 1)), weighted(rng)

@@ -101,9 +101,12 @@ def weighted_check(
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
     mean = weights @ other
-    ours = describe(mine)
+    variance, ours = weights @ (other - mean) ** 2, describe(mine)
+    # A coordinate that never changed says as much as so many draws of the weighted law as the run has effective ones.
+    least = np.nanmin(ours.ess_bulk, initial=float(theta.shape[0] * theta.shape[1]))
     with np.errstate(invalid="ignore", divide="ignore"):
-        error = np.sqrt(np.nan_to_num(ours.mcse) ** 2 + weights**2 @ (other - mean) ** 2)
+        own = np.where(ours.is_constant, variance / least, ours.mcse**2)
+        error = np.sqrt(own + weights**2 @ (other - mean) ** 2)
         z = np.abs(ours.mean - mean) / error
     worst = float(z[~np.isnan(z)].max(initial=0.0))
     advice = "the draws differ from weighted draws of the transport: run longer, or explore longer"
