@@ -1,11 +1,13 @@
 """What the default sampler tries on plain functions whose terms were read."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import terrazzo as tz
-from terrazzo.auto.candidates import candidates, exploring_kernel
+from terrazzo import samplers
+from terrazzo.auto.candidates import alone, candidates, exploring_kernel
 
 SIGNS = np.where(np.random.default_rng(0).random((2, 24, 24)) < 0.5, -1.0, 1.0)
 
@@ -45,6 +47,19 @@ def test_clusters_and_trees_are_tried_where_they_suit(target, names, exploring):
         target.space.sizes) == 576 else None  # fmt: skip
     if hinted is not None:
         assert "tree_gibbs" not in [local.name for local in candidates(hinted)]
+
+
+def test_a_lone_sweep_is_the_step_itself():
+    """The hybrid puts no loop around it, and draws what the kernel of that name draws."""
+    target = tz.Target(lambda s: 0.4 * (s[1:] == s[:-1]).astype(float).sum(), tz.binary(6))
+    local = candidates(target)[0]
+    assert (local.name, local.moves) == ("swendsen_wang", 1)
+    lone = samplers.hybrid.factory(target, None, **alone(local, 1).options)
+    own = samplers.swendsen_wang.factory(target, **local.options)
+    start = own.init(jnp.zeros(6, jnp.int32), jax.random.key(1))
+    new, info = jax.jit(lone.step)(jax.random.key(0), start)
+    assert (new.position == own.step(jax.random.key(0), start)[0].position).all()
+    assert int(info.num_evaluations) == 1
 
 
 def test_sampling_by_name_and_inside_a_ladder():
