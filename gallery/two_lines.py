@@ -9,8 +9,9 @@ the lines is therefore less probable, but not impossible: the integral over a gr
 summed out, gives the exchanged lines 1.4 % of the posterior. No change of a single variable leads from one to the
 other.
 
-The default explores by tempering from a reference first, and finds both modes. By hand there is no prior to start from,
-so it is fitted to short chains, and the verdict says that nothing independent was compared.
+The default explores by tempering from a reference, finds both modes, and learns a transport whose jumps go from one to
+the other. By hand there is no prior to start from, so the reference is fitted to short chains, and the verdict says
+that nothing independent was compared.
 
 Figure: Left, the points, coloured by how probable the second line is, with both lines. Right, the draws of the two
 slopes: a large cloud, and a small one where they are exchanged.
