@@ -8,8 +8,8 @@ It is a NumPyro model, handed over as it is. A coefficient that is switched off 
 its prior until it is switched on again. Six of the ten columns are measurements of the same blood, and several of
 them can stand for each other: the posterior has some of them in, in different combinations.
 
-Chains move the bits and the reals in turn, and are compared with tempered ladders that start from the prior. Where short
-trials of such chains disagree, as they may, jumps through a learned transport or the ladders make the draws.
+Chains move the bits and the reals in turn, and are compared with tempered ladders that start from the prior. Where
+short trials of such chains disagree, as they may, jumps through a learned transport or the ladders make the draws.
 
 Figure: Left, bars of the probability that a coefficient is not zero. Right, for each column the mean of its effect,
 zeros included, with an interval that holds 90 % of the draws.
