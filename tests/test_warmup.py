@@ -523,8 +523,8 @@ def explored_draws(theta):
     return Explored(
         theta=theta.astype(np.int8), log_prob=rng.normal(size=(ladders, kept)),
         log_probs=rng.normal(size=(ladders, kept, 2)), inverse_temperatures=np.array([0.0, 1.0]), barrier=1.0,
-        evidence=None, kernel="gibbs", kernel_options={}, num_moves=1, num_rounds=kept, kept_rounds=kept, num_apart=1,
-        num_evaluations=1, r_hat=1.0, seconds=1.0, round_seconds=0.1,
+        evidence=None, reference=None, kernel="gibbs", kernel_options={}, num_moves=1, num_rounds=kept,
+        kept_rounds=kept, num_apart=1, num_evaluations=1, r_hat=1.0, seconds=1.0, round_seconds=0.1,
     )  # fmt: skip
 
 

@@ -60,8 +60,8 @@ def once_lowered(edges, is_open, num_sites, table=None):
     return jnp.arange(num_sites, dtype=jnp.int32).at[i].min(low).at[j].min(low)
 
 
-def log_prob_left_behind(is_swapped, positions, log_probs):
-    return EXCHANGED(is_swapped, positions, log_probs)[0], log_probs
+def log_prob_left_behind(is_swapped, places, *rows):
+    return (*EXCHANGED(is_swapped, places), *rows)
 
 
 def without_volume(key, target, num_particles):
@@ -104,13 +104,13 @@ MUTANTS = [
     Mutant("bonds on unsatisfied edges", "swendsen_wang",
            ((cluster, "satisfied", lambda theta, edges, couplings: jnp.ones(couplings.shape, bool)),)),
     Mutant("swap ratio inverted", "parallel_tempering",
-           ((tempering, "log_swap", lambda betas, log_probs: LOG_SWAP(betas, -log_probs)),)),
+           ((tempering, "log_swap", lambda betas, log_probs, *rest: LOG_SWAP(betas, -log_probs, *rest)),)),
     Mutant("log pi stays behind at a swap", "parallel_tempering",
            ((tempering, "exchanged", log_prob_left_behind),)),
     Mutant("overlapping swaps", "parallel_tempering",
            ((tempering, "tried_pairs", lambda num_pairs, parity: jnp.ones(num_pairs, bool)),)),
     Mutant("tempered log pi in the swap", "parallel_tempering",
-           ((tempering, "untempered_log_prob", lambda beta, log_prob: log_prob),)),
+           ((tempering, "untempered_log_prob", lambda beta, log_prob, of_base: log_prob),)),
     Mutant("the impossible reaches the cold end", "softened tempering",
            ((tempering, "kept_possible", lambda log_rates, log_prob_below: log_rates),)),
     Mutant("the volume of the space forgotten", "smc", in_smc(smc, "_possible_particles", without_volume)),

@@ -34,9 +34,9 @@ def everywhere(self, place):
     return jnp.clip(place - self.first, 0, self.size - 1), jnp.asarray(True)
 
 
-def without_log_probs(is_swapped, places, log_probs):
+def without_log_probs(is_swapped, places, *rows):
     """A swap exchanges temperatures, and forgets log pi."""
-    return EXCHANGED(is_swapped, places, log_probs)[0], log_probs
+    return (*EXCHANGED(is_swapped, places), *rows)
 
 
 def one_each(mesh, target, total, fn, *args):

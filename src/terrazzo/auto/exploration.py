@@ -30,6 +30,9 @@ from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.kernels.tempering import TemperingState
 from terrazzo.samplers.parts.ladder_evidence import ladder_evidence, stepping_stones
 from terrazzo.samplers.parts.ladders import LEAST_REJECTION, default_ladder
+from terrazzo.samplers.parts.pair_references import parts_reference
+from terrazzo.samplers.parts.paths import UNIFORM, found_reference
+from terrazzo.targets.pair_models import PairReference
 from terrazzo.targets.probing import non_finite_error
 from terrazzo.targets.target import Target
 
@@ -40,10 +43,11 @@ class Explored(NamedTuple):
     Attributes:
         theta: Cold draws, (ladder, draw, dim).
         log_prob: Their log pi, (ladder, draw).
-        log_probs: log pi of every replica, (ladder, draw, replica), hottest first.
+        log_probs: log pi - log q0 of every replica, (ladder, draw, replica), hottest first.
         inverse_temperatures: The frozen ladder.
         barrier: The global barrier Lambda.
         evidence: log Z from all replicas; None if there are too few draws, or no rung at infinite temperature.
+        reference: q0, what the ladders start from; None for the uniform law.
         kernel: The kernel inside the ladder.
         kernel_options: Its options.
         num_moves: Its steps between swaps.
@@ -62,6 +66,7 @@ class Explored(NamedTuple):
     inverse_temperatures: np.ndarray
     barrier: float
     evidence: LogZ | None
+    reference: PairReference | None
     kernel: str
     kernel_options: dict[str, Any]
     num_moves: int
@@ -77,7 +82,8 @@ class Explored(NamedTuple):
         """What a result keeps of it."""
         return {
             "ladders": self.theta.shape[0], "temperatures": len(self.inverse_temperatures),
-            "barrier": round(self.barrier, 2), "kernel": self.kernel, "rounds": self.num_rounds,
+            "from": "uniform" if self.reference is None else self.reference.name, "barrier": round(self.barrier, 2),
+            "kernel": self.kernel, "rounds": self.num_rounds,
             "kept": int(self.theta.shape[1]), "evaluations": self.num_evaluations, "r_hat": self.r_hat,
             "mean_log_prob": float(self.log_prob.mean()), "seconds": round(self.seconds, 2),
             "log_z": None if self.evidence is None else [self.evidence.log_z, self.evidence.standard_error],
@@ -179,10 +185,11 @@ def explore(
     evidence, num_kept, options = None, rows["log_prob"].shape[1], ladders.chains.problem.options
     if num_kept >= policy.fewest_kept:
         every = rows["replica_log_probs"]
-        evidence = ladder_evidence(evidence_key, context.target, every, ladders.betas)
+        evidence = ladder_evidence(evidence_key, context.target, every, ladders.betas, _reference(ladders))
     return Explored(
         theta=rows["theta"], log_prob=rows["log_prob"], log_probs=rows["replica_log_probs"],
         inverse_temperatures=ladders.betas, barrier=float(ladders.rejections.sum()), evidence=evidence,
+        reference=_reference(ladders),
         kernel=options["kernel"], kernel_options=options["kernel_options"], num_moves=options["num_moves"],
         num_rounds=ladders.num_rounds, kept_rounds=kept_rounds, num_evaluations=ladders.num_evaluations, r_hat=r_hat,
         num_apart=max(1, round(policy.held_out_share * num_kept)), seconds=time.perf_counter() - began,
@@ -198,9 +205,25 @@ def default_ladders(target: Target, policy: Policy) -> int:
 def prepared_tempering(target: Target, policy: Policy, num_tied: int) -> dict[str, Any]:
     """Options of parallel tempering as it explores: `kernel`, `kernel_options` and `num_moves`."""
     kernel, kernel_options, num_moves = exploring_kernel(target, policy, num_tied)
-    prepare = REGISTRY["parallel_tempering"].prepare
+    prepare, base = REGISTRY["parallel_tempering"].prepare, reference_for(target, kernel)
     assert prepare is not None
-    return prepare(target, kernel=kernel, kernel_options=kernel_options, num_moves=num_moves)
+    given = {"kernel": kernel, "kernel_options": kernel_options, "num_moves": num_moves}
+    return prepare(target, reference=UNIFORM if base is None else base, **given)
+
+
+def reference_for(target: Target, kernel: str) -> PairReference | None:
+    """What ladders start from: the target's own reference, or None for the uniform law.
+
+    Where they move by clusters, it is the parts of the pair model that can be summed out: nothing opposes the clusters
+    there (`candidates.exploring_kernel`), and clusters mix the parts at least as well as the whole.
+    """
+    parts = parts_reference(target) if kernel == "swendsen_wang" else None
+    return found_reference(target, None) if parts is None else parts
+
+
+def _reference(ladders: "_Ladders") -> PairReference | None:
+    found = ladders.chains.problem.options.get("reference")
+    return found if isinstance(found, PairReference) else None
 
 
 def _begin(
@@ -210,7 +233,8 @@ def _begin(
     target, policy, spec = context.target, context.policy, REGISTRY["parallel_tempering"]
     num_ladders = num_ladders or default_ladders(target, policy)
     problem = Problem(target, None, prepared_tempering(target, policy, num_tied))
-    betas = default_ladder(policy.first_rungs)
+    has_reference = isinstance(problem.options["reference"], PairReference)
+    betas = default_ladder(policy.first_rungs, has_reference=has_reference)
     chains = Chains(
         mesh=devices.make_mesh(num_ladders), spec=spec, problem=problem, length=policy.block, parameters=_at(betas),
         is_brief=True,
@@ -256,6 +280,7 @@ def _lengthened(ladders: _Ladders, policy: Policy) -> _Ladders | None:
         positions=jnp.asarray(np.take_along_axis(np.asarray(old.positions), copied[:, :, None], axis=1)),
         places=jnp.asarray(np.broadcast_to(np.arange(wanted, dtype=np.int32), copied.shape)),
         log_probs=jnp.asarray(np.asarray(old.log_probs)[:, nearest]), parity=jnp.zeros_like(old.parity),
+        log_bases=None if old.log_bases is None else jnp.asarray(np.asarray(old.log_bases)[:, nearest]),
     )  # fmt: skip
     even = np.full(wanted - 1, barrier / (wanted - 1))
     return ladders._replace(chains=chains, states=chains.place(states), betas=betas, rejections=even)

@@ -9,13 +9,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from terrazzo.auto.decisions import Choice, thin_of
-from terrazzo.auto.exploration import Explored
+from terrazzo.auto.exploration import Explored, reference_for
 from terrazzo.auto.hunt import OtherStarts
 from terrazzo.auto.policy import Policy
 from terrazzo.diagnostics import LogZ
 from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains
 from terrazzo.samplers import REGISTRY
+from terrazzo.samplers.parts.paths import UNIFORM
 from terrazzo.targets.target import Target
 from terrazzo.transports import AbstractTransport
 
@@ -162,7 +163,8 @@ def restored_plan(
             target, str(header["explored"]["kernel"]), part("kernel_options"), header["kernel_options"]
         )
         fields: dict[str, Any] = {**part("explored"), **header["explored"], "kernel_options": kernel_options}
-        explored = Explored(**fields, evidence=_as_log_z(header["explored_evidence"]))
+        reference = reference_for(target, fields["kernel"])
+        explored = Explored(**fields, evidence=_as_log_z(header["explored_evidence"]), reference=reference)
     if header["weighed"] is not None:
         evidence, acceptance = header["weighed"]
         weighed = Weighed(**part("weighed"), evidence=_as_log_z(evidence), acceptance=acceptance)  # type: ignore[arg-type]
@@ -174,7 +176,8 @@ def restored_plan(
             tuned = part("local_options")
             options["local_options"] = _prepared(target, options["local"], tuned, header["local_options"])
         else:
-            options["kernel_options"] = kernel_options
+            assert explored is not None
+            options |= {"kernel_options": kernel_options, "reference": explored.reference or UNIFORM}
     plain = ("sampler", "uses_transport", "description", "thin", "rounds", "is_brief", "num_tied", "has_modes")
     return Plan(
         options=options, transport=transport, explored=explored, weighed=weighed, starts=arrays["starts"],

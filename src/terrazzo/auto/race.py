@@ -47,6 +47,7 @@ from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.parts.base import Tuning
 from terrazzo.samplers.parts.ladders import default_ladder
+from terrazzo.samplers.parts.paths import UNIFORM
 from terrazzo.transports import AbstractTransport
 
 
@@ -145,14 +146,9 @@ def _compiled_tempering(trial: Trial, options: dict[str, Any]) -> Iterator[None]
     yield
 
 
-def tempering_options(
-    betas: np.ndarray, kernel: str, kernel_options: dict[str, Any], num_moves: int
-) -> dict[str, Any]:  # fmt: skip
-    """Options of parallel tempering."""
-    return {
-        "inverse_temperatures": jnp.asarray(betas, jnp.result_type(float)), "kernel": kernel,
-        "kernel_options": kernel_options, "num_moves": num_moves,
-    }  # fmt: skip
+def tempering_options(betas: np.ndarray, **prepared: Any) -> dict[str, Any]:
+    """Options of parallel tempering on a ladder, as `prepared_tempering` has the others."""
+    return {"inverse_temperatures": jnp.asarray(betas, jnp.result_type(float)), **prepared}
 
 
 def _blank(trial: Trial, chains: Chains) -> Any:
@@ -327,7 +323,10 @@ def measured_tempering(found: Explored, num_chains: int, policy: Policy) -> Meas
     """Parallel tempering, from what the exploration already measured."""
     ladders = found.theta.shape[0]
     value = min(cautious_ess(found.theta, found.log_prob, policy), float(found.log_prob.size))
-    options = tempering_options(found.inverse_temperatures, found.kernel, found.kernel_options, found.num_moves)
+    options = tempering_options(
+        found.inverse_temperatures, kernel=found.kernel, kernel_options=found.kernel_options, num_moves=found.num_moves,
+        reference=UNIFORM if found.reference is None else found.reference,
+    )  # fmt: skip
     ess = value * num_chains / ladders
     width = found.theta.shape[2] * len(found.inverse_temperatures)
     seconds = found.round_seconds * max(num_chains * width, policy.filling) / max(ladders * width, policy.filling)

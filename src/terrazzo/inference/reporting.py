@@ -37,9 +37,11 @@ from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.parts.base import Drawn
 from terrazzo.samplers.parts.ladder_evidence import ladder_evidence, stepping_stones
 from terrazzo.samplers.parts.ladders import default_ladder
+from terrazzo.samplers.parts.pair_references import product_reference
 from terrazzo.storage.checkpoints import Checkpoint
 from terrazzo.storage.memory import Memory
 from terrazzo.storage.setups import Setup
+from terrazzo.targets.pair_models import PairReference
 from terrazzo.targets.precision import MAX_ROUNDING, rounding
 from terrazzo.targets.target import Target
 from terrazzo.training import Fitted
@@ -171,7 +173,9 @@ class Reporter(NamedTuple):
             checks = all_checks(compared, is_stopped=self.interruption.is_requested)
             is_settled = compared.is_settled
         ladders = None if replicas is None else _ladders(ready.chains, replicas)
-        tempered = None if ladders is None else self._tempered(_ladders(ready.chains, look(replicas)))
+        tempered = None
+        if ladders is not None:
+            tempered = self._tempered(_ladders(ready.chains, look(replicas)), _base(ready.chains))
         if tempered is not None:
             found["tempering"] = tempered
             shown = theta if not space.num_reals else look(arrays["reals"])
@@ -239,14 +243,14 @@ class Reporter(NamedTuple):
             *checks, *evidence_checks({**found, **bridged}, self.policy, uses_transport=not is_other)
         )  # fmt: skip
 
-    def _tempered(self, ladders: Replicas) -> LogZ | None:
+    def _tempered(self, ladders: Replicas, base: PairReference | None) -> LogZ | None:
         """log Z of the run's own ladders; None if there are too few draws."""
         if ladders.log_prob.shape[1] < MIN_DRAWS:
             return None
         if self.target.space.num_reals:  # log-weights against a normalised reference
             found: LogZ | None = stepping_stones(ladders.log_prob, ladders.inverse_temperatures, 0.0)
         else:
-            found = ladder_evidence(self.key, self.target, ladders.log_prob, ladders.inverse_temperatures)
+            found = ladder_evidence(self.key, self.target, ladders.log_prob, ladders.inverse_temperatures, base)
         return found if found is not None and np.isfinite(found.log_z) else None
 
     def _described(self, ready: Ready, kept: Kept) -> dict[str, Any]:
@@ -284,9 +288,19 @@ def _looked_at(theta: Any, array: Any) -> np.ndarray:
 
 def _ladders(chains: Chains, log_prob: Any) -> Replicas:
     """What all temperatures saw, with the ladder that they ran on."""
-    ladder = {**chains.parameters, **chains.problem.options}.get("inverse_temperatures")
-    betas = default_ladder(log_prob.shape[-1]) if ladder is None else np.asarray(ladder)
-    return Replicas(inverse_temperatures=betas, log_prob=log_prob)
+    given = {**chains.parameters, **chains.problem.options}
+    legs = [given[name] for name in ("inverse_temperatures", "second_leg") if given.get(name) is not None]
+    legs = [np.asarray(legs[0]), *(np.asarray(leg)[::-1] for leg in legs[1:])] if legs else []
+    return Replicas(np.concatenate(legs) if legs else default_ladder(log_prob.shape[-1]), log_prob)
+
+
+def _base(chains: Chains) -> PairReference | None:
+    """What the ladders of discrete variables started from."""
+    given = {**chains.parameters, **chains.problem.options}
+    product, reference = given.get("product"), given.get("reference")
+    if isinstance(reference, PairReference):
+        return reference
+    return None if product is None else product_reference(product)
 
 
 def precision_check(target: Target, theta: np.ndarray, log_prob: np.ndarray) -> Check:

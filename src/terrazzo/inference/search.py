@@ -27,9 +27,10 @@ from terrazzo.runtime.pacing import CHUNK_SECONDS, in_chunks
 from terrazzo.runtime.progress import Progress
 from terrazzo.samplers.kernels.default_gibbs import SLICE_FROM, default_gibbs
 from terrazzo.samplers.kernels.exact import maximum
-from terrazzo.samplers.kernels.tempering import TemperingState, parallel_tempering, prepare
+from terrazzo.samplers.kernels.tempering import TemperingState, parallel_tempering, prepared_inner
 from terrazzo.samplers.parts.ascent import ascend, offsets_of
 from terrazzo.samplers.parts.ladders import LadderState, tuning
+from terrazzo.samplers.parts.paths import UNIFORM
 from terrazzo.targets.interactions import evaluate
 from terrazzo.targets.probing import non_finite_error
 from terrazzo.targets.reading import MAX_SECONDS
@@ -158,12 +159,12 @@ class Search:
         """Rounds of tempering, in chunks of about a second."""
         target = self.target
         name, given = default_gibbs(target) if kernel is None else (kernel, {})
-        options = prepare(target, kernel=name, kernel_options=given)
+        options = prepared_inner(target, name, given)
         spare = min(RESERVED_SHARE * self.left, RESERVED_SWEEPS * self.ascent_cost) if self.max_evaluations else 0.0
         chains, ladder = _within_budget(target, self.left - spare, chains, ladder)
         if not chains:
             return
-        make = eqx.Partial(parallel_tempering, num_temperatures=len(ladder), **options)
+        make = eqx.Partial(parallel_tempering, num_temperatures=len(ladder), reference=UNIFORM, **options)
         starts = np.resize(self.theta, (chains, target.space.num_dims))
         key = jax.random.fold_in(self.key, 1)
         state = _begin(key, target, jnp.asarray(starts), jnp.asarray(ladder, jnp.result_type(float)), make)
@@ -276,7 +277,7 @@ class _Rounds(NamedTuple):
 @jit
 def _begin(key: Array, target: Target, theta: Array, ladder: Array, make: Callable) -> _Rounds:
     # The ladder is traced, here and in `_rounds`: outside compiled code tempering insists on a cold end at beta = 1.
-    tune = tuning(target, inverse_temperatures=ladder)
+    tune = tuning(ladder)
     first = tune.init()
     ladders = jax.vmap(make(target, **tune.parameters(first)).init)(theta, jax.random.split(key, len(theta)))
     zero = jnp.zeros((), jnp.int32)
@@ -296,7 +297,7 @@ def _begin(key: Array, target: Target, theta: Array, ladder: Array, make: Callab
 def _rounds(key: Array, target: Target, state: _Rounds, count: Array, patience: Array, make: Callable) -> _Rounds:
     """At most `count` more rounds; fewer if `patience` of them bring no gain."""
     end = state.num_rounds + count
-    tune = tuning(target, inverse_temperatures=state.tuning.betas)
+    tune = tuning(state.tuning.betas)
     num_chains = state.best.shape[0]
 
     def goes_on(state: _Rounds) -> Bool[Array, ""]:

@@ -39,7 +39,7 @@ def target_of(model: Any, args: tuple, kwargs: dict[str, Any], bounds: Any) -> T
     reading = read(model, args, kwargs, bounds)
     density = Density(reading)
     reference = None
-    if reading.is_prior_proper and reading.space.num_reals:
+    if reading.is_prior_proper:
         reference = Reference(log_prob=density.prior, draw=density.draw)
     notes = tuple(note_of_cut(name, ends) for name, ends in reading.cut.items())
     if reading.is_prior_proper and reading.cut:

@@ -206,7 +206,7 @@ class _Density:
         if any(getattr(rv.owner.op, "name", "") in ("flat", "halfflat") for rv in self.model.free_RVs):
             return None
         within = self._share_within()
-        if within is None or within < LEAST_WITHIN or not self.space.num_reals:
+        if within is None or within < LEAST_WITHIN:
             return None
         try:
             raw = pytensor_jax.draw_function(self.model.free_RVs)

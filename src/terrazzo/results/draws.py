@@ -13,8 +13,8 @@ class Replicas(NamedTuple):
     """All temperatures of a tempered run, hottest first.
 
     Attributes:
-        inverse_temperatures: The ladder, (replica,).
-        log_prob: Untempered log pi of every replica, (chain, draw, replica).
+        inverse_temperatures: The ladder, (replica,); a second leg falls from 1 to 0 again.
+        log_prob: Untempered log pi of every replica, (chain, draw, replica), less log q0 where its leg starts from q0.
     """
 
     inverse_temperatures: np.ndarray

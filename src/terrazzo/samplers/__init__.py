@@ -45,7 +45,7 @@ from terrazzo.samplers.kernels.latent import mala as _latent_mala
 from terrazzo.samplers.kernels.latent import nuts as _latent_nuts
 from terrazzo.samplers.kernels.latent import pcn as _latent_pcn
 from terrazzo.samplers.kernels.latent import random_walk as _latent_random_walk
-from terrazzo.samplers.parts import ladders as _ladders
+from terrazzo.samplers.parts import paths as _paths
 from terrazzo.samplers.parts.base import BoundSampler as BoundSampler
 from terrazzo.samplers.parts.base import Drawn as Drawn
 from terrazzo.samplers.parts.base import Info as Info
@@ -132,7 +132,7 @@ tree_gibbs = SamplerSpec(
     "Hamze & de Freitas (2004)", needs=frozenset({"pairwise"}), check=_tree_gibbs.check, prepare=_tree_gibbs.prepare)
 parallel_tempering = SamplerSpec(
     "parallel_tempering", _tempering.parallel_tempering, "a ladder of temperatures over any other kernel",
-    "Syed et al. (2022)", tuning=_ladders.tuning, prepare=_tempering.prepare, record=_tempering.replicas,
+    "Syed et al. (2022)", tuning=_paths.tuning, prepare=_tempering.prepare, record=_tempering.replicas,
     distribution=_tempering.DISTRIBUTION)
 hybrid = SamplerSpec(
     "hybrid", _hybrid.hybrid, "a global move through a transport, then local moves", "Gabrie et al. (2022)",

@@ -139,13 +139,21 @@ def _called_back(box: BlackBox, values: Any) -> Float[Array, ""]:
 
 
 def checked_reference(reference: Any, space: Space) -> Reference | None:
-    """The reference with its function traced; raises where it is none."""
+    """The reference with its function traced; raises where it is none.
+
+    Without real variables nobody draws from it: it is kept without `draw`, so that models share compiled code.
+    """
     if reference is None:
         return None
     arguments.instance("reference", reference, Reference, "tz.Reference(log_prob, draw)", TargetError)
     theta, y = _abstract(space)
-    found = traced(reference.log_prob, jax.eval_shape(space.unflatten, theta, y))
-    return eqx.tree_at(lambda r: r.log_prob, reference, found)
+    given = (theta, y) if space.num_reals else (theta,)
+    found = traced(reference.log_prob, jax.eval_shape(space.unflatten, *given))
+    return Reference(found, reference.draw if space.num_reals else _not_drawn)
+
+
+def _not_drawn(key: Any) -> Any:
+    raise TargetError("reference.draw", "is not kept without real variables", "call the function that you gave")
 
 
 def _abstract(space: Space) -> tuple[Any, Any]:
@@ -316,8 +324,8 @@ def of_given(target: Any, y: Array, cls: type) -> Any:
     own = {
         "space": target.space.discrete, "log_prob_fn": given, "site_logits_fn": None, "running": None,
         "one_hot_fn": None, "colours": None, "penalty_fn": None, "vectorized": False, "has_gradient": False,
-        "has_real_gradient": False, "reference": None, "model": None, "inverse_temperature": None, "soft_level": None,
-        "clamped": None,
+        "has_real_gradient": False, "reference": None, "model": None, "inverse_temperature": None, "base": None,
+        "soft_level": None, "clamped": None,
     }  # fmt: skip
     for name, value in own.items():
         object.__setattr__(made, name, value)
@@ -328,7 +336,8 @@ def of_reference(target: Any) -> Any:
     """The reference as a target of its own, on the same space."""
     changed = {
         "log_prob_fn": target.reference.log_prob, "reference": None, "inverse_temperature": None, "model": None,
-        "vectorized": False, "soft_level": None,
+        "vectorized": False, "soft_level": None, "base": None, "penalty_fn": None, "site_logits_fn": None,
+        "running": None, "one_hot_fn": None, "colours": None, "has_gradient": False,
     }  # fmt: skip
     made: Any = object.__new__(type(target))
     for field in dataclasses.fields(target):

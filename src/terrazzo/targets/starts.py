@@ -11,6 +11,7 @@ random among the possible configurations before they are handed out.
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -228,3 +229,20 @@ def _spread(
         is_possible = np.isfinite(log_prob(new)) & is_copy
         theta = np.where(is_possible[:, None], new, theta)
     return theta
+
+
+@jit
+def uniform_starts(target: Any, key: jax.Array, num_chains: int, most: int) -> tuple[jax.Array, jax.Array]:
+    """Uniform configurations, redrawn up to so many times where they are impossible, and their log pi."""
+
+    def redraw(carry):
+        count, theta, log_prob = carry
+        fresh = target.space.random(jax.random.fold_in(key, count), (num_chains,))
+        fresh_log_prob = jax.vmap(target.log_prob)(fresh)
+        is_impossible = log_prob == -jnp.inf
+        theta = jnp.where(is_impossible[:, None], fresh, theta)
+        return count + 1, theta, jnp.where(is_impossible, fresh_log_prob, log_prob)
+
+    start = (0, jnp.zeros((num_chains, target.space.num_dims), jnp.int32), jnp.full(num_chains, -jnp.inf))
+    _, theta, log_prob = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(c[2] == -jnp.inf), redraw, start)
+    return theta, log_prob

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from terrazzo.errors import GradientError, TargetError, arguments
-from terrazzo.runtime.compilation import jit
 from terrazzo.spaces import Configuration, Space, as_space
 from terrazzo.targets import mixed, probing
 from terrazzo.targets.black_boxes import BlackBox, called_back
+from terrazzo.targets.pair_models import PairReference
 from terrazzo.targets.running_conditionals import AbstractRunningConditionals
-from terrazzo.targets.starts import find_starts
+from terrazzo.targets.starts import find_starts, uniform_starts
 from terrazzo.targets.summing import summed
 from terrazzo.targets.tracing import here_and_now, in_this_precision, traced
 
@@ -60,7 +60,8 @@ class Target(eqx.Module):
         one_hot_log_prob: Optional log-probability of a (d, K_max) array of (relaxed) one-hot rows, for
             gradient-informed moves of unordered variables.
         colours: Optional colouring of the interaction graph: int[d]; coordinates of one colour do not interact.
-        reference: Optional distribution that tempering starts from, such as the prior, for spaces with real variables.
+        reference: Optional distribution that tempering starts from, such as the prior. Without real variables it is
+            used where it is a product of sites.
         model: What a model of another library knows beyond its log-density (see `tz.from_numpyro`): its data, and how
             to predict new ones. It reaches the result, and takes no part in sampling.
         penalty: Optional soft form of the constraints: takes what `log_prob` takes and returns how many constraints are
@@ -87,6 +88,7 @@ class Target(eqx.Module):
     reference: mixed.Reference | None
     model: Any = eqx.field(static=True)
     inverse_temperature: Any
+    base: PairReference | None
     soft_level: Any
     clamped: Clamped | None
 
@@ -111,10 +113,6 @@ class Target(eqx.Module):
         if self.space.num_reals:
             hints = (site_logits, running_conditionals, one_hot_log_prob, colours, penalty)
             mixed.refuse_hints(dict(zip(mixed.NO_HINTS, hints, strict=True)))
-        elif reference is not None:
-            raise TargetError(
-                "reference", "is for spaces with real variables", "leave it out: tempering is from uniform"
-            )
         if arguments.flag("terms", terms):
             log_prob = summed(log_prob, vectorized=vectorized)
         self.model = model
@@ -130,7 +128,7 @@ class Target(eqx.Module):
         self.has_gradient = self.has_real_gradient = False
         with jax.enable_x64(True):
             self.reference = mixed.checked_reference(reference, self.space)
-        self.inverse_temperature = None
+        self.inverse_temperature = self.base = None
         self.soft_level = None
         self.clamped = None
         probe = arguments.flag("probe", probe)
@@ -202,7 +200,7 @@ class Target(eqx.Module):
         value = jnp.where(jnp.isnan(value), jnp.inf, value)
         if self.soft_level is not None and self.inverse_temperature is not None:
             value = jnp.where(self.inverse_temperature == 1, value, self._softened(theta, value))
-        return self.tempered_values(value)
+        return self.tempered_values(value, self.of_base(lambda q0: q0.log_density(theta)))
 
     def log_density(self, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, ""]:
         """log pi of a mixed configuration, as a density of the unconstrained y: see `targets.mixed`."""
@@ -243,19 +241,32 @@ class Target(eqx.Module):
     def _softened(self, theta: Array, value: Array) -> Array:
         return jnp.where(value == -jnp.inf, self.soft_level - SOFTNESS * self.penalty(theta), value)
 
-    def tempered(self, inverse_temperature: Any) -> "Target":
-        """The target pi^beta, with beta = `inverse_temperature` (may be traced); impossible stays impossible at 0.
+    def tempered(self, inverse_temperature: Any, base: PairReference | None = None) -> "Target":
+        """The target q0^(1 - beta) pi^beta, with beta = `inverse_temperature` (may be traced); without a base, pi^beta.
 
-        Tempering is from the untempered target: `target.tempered(0.5).tempered(0.1)` has beta = 0.1.
+        Impossible stays impossible at 0. Tempering is from the untempered target: `target.tempered(0.5).tempered(0.1)`
+        has beta = 0.1.
         """
         beta = jnp.asarray(inverse_temperature, jnp.result_type(float))
-        return eqx.tree_at(lambda t: t.inverse_temperature, self, beta, is_leaf=lambda x: x is None)
+        return eqx.tree_at(lambda t: (t.inverse_temperature, t.base), self, (beta, base), is_leaf=lambda x: x is None)
 
-    def tempered_values(self, value: Array) -> Array:
-        """beta times log-probabilities, of configurations or of values of a site; impossible stays impossible."""
+    def tempered_values(self, value: Array, of_base: Array | None) -> Array:
+        """beta times log-probabilities, of configurations or of values of a site; impossible stays impossible.
+
+        Args:
+            value: The log-probabilities.
+            of_base: What `of_base` says of the same configurations or values; None for what has no part in log q0.
+        """
         if self.inverse_temperature is None:
             return value
-        return jnp.where(jnp.isinf(value), value, self.inverse_temperature * value)
+        tempered = self.inverse_temperature * value
+        return jnp.where(jnp.isinf(value), value, tempered if of_base is None else tempered + of_base)
+
+    def of_base(self, part: Callable[[PairReference], Array]) -> Array | None:
+        """(1 - beta) times a part of log q0; None where tempering is from the counting measure."""
+        if self.base is None or self.inverse_temperature is None:
+            return None
+        return (1 - self.inverse_temperature) * part(self.base)
 
     def site_logits(self, theta: Int[Array, " dim"], i: Int[Array, ""]) -> Float[Array, " max_size"]:
         """log pi with theta_i set to 0..K_max-1, up to a constant; -inf beyond K_i.
@@ -270,19 +281,22 @@ class Target(eqx.Module):
         else:
             with jax.default_matmul_precision("highest"):
                 logits = self.site_logits_fn(theta, i)
-            return self.cheap_logits(logits, values < size)
+            return self.cheap_logits(logits, values < size, self.of_base(lambda q0: q0.site_logits(theta)[i]))
         return jnp.where(values < size, logits, -jnp.inf)
 
-    def cheap_logits(self, logits: Float[Array, "*site value"], is_value: Any) -> Float[Array, "*site value"]:
+    def cheap_logits(
+        self, logits: Float[Array, "*site value"], is_value: Any, of_base: Array | None
+    ) -> Float[Array, "*site value"]:
         """Conditionals that did not come from `log_prob`, tempered; -inf at what is no value of a site."""
-        return jnp.where(is_value, self.tempered_values(logits.astype(jnp.result_type(float))), -jnp.inf)
+        return jnp.where(is_value, self.tempered_values(logits.astype(jnp.result_type(float)), of_base), -jnp.inf)
 
     def running_logits(self, tables: Any, theta: Int[Array, " dim"]) -> Float[Array, "dim max_size"]:
         """The conditionals of all sites from the tables of `running`, tempered; -inf beyond K_i."""
         assert self.running is not None
         with jax.default_matmul_precision("highest"):
             logits = self.running.logits(tables, theta)
-        return self.cheap_logits(logits, np.arange(self.space.max_size) < self.space.sizes[:, None])
+        of_base = self.of_base(lambda q0: q0.site_logits(theta))
+        return self.cheap_logits(logits, np.arange(self.space.max_size) < self.space.sizes[:, None], of_base)
 
     def with_running(self, running: AbstractRunningConditionals | None) -> "Target":
         """The target with running conditionals that are known to be its own."""
@@ -302,17 +316,17 @@ class Target(eqx.Module):
                 "cannot be differentiated at real theta",
                 "write it with differentiable operations on theta, or choose a method that needs no gradient",
             )
-        return self.tempered_values(self._traced(theta))
+        return self.tempered_values(self._traced(theta), None)
 
     def slope(self, theta: Int[Array, " dim"]) -> Float[Array, " dim"]:
-        """The gradient of `log_prob_relaxed` at a configuration.
+        """The gradient of `log_prob_relaxed` at a configuration, without the part of a ladder's base.
 
         Taken with respect to the user's own values, made real: the compiler then finds that `log_prob` at the same
         configuration does the same work, and does it once.
         """
         dtype = jnp.result_type(float)
         real = jax.tree.map(lambda v: v.astype(dtype), self.space.unflatten(theta))
-        gradients = jax.grad(lambda values: self.tempered_values(self._called(values)))(real)
+        gradients = jax.grad(lambda values: self.tempered_values(self._called(values), None))(real)
         parts = [gradients] if self.space.is_plain else [gradients[name] for name in self.space.names]
         return jnp.concatenate([part.reshape(-1) for part in parts])
 
@@ -343,7 +357,7 @@ class Target(eqx.Module):
         """
         if self.space.num_reals:
             return mixed.possible_starts(self, key, num_chains)
-        theta, log_prob = _draw_starts(self, key, num_chains, 1 if self.is_blackbox else MAX_REDRAWS)
+        theta, log_prob = uniform_starts(self, key, num_chains, 1 if self.is_blackbox else MAX_REDRAWS)
         first, values = np.asarray(theta), np.asarray(log_prob)
         if (values == np.inf).any():
             raise probing.non_finite_error(self, first[(values == np.inf).argmax()])
@@ -355,21 +369,6 @@ class Target(eqx.Module):
             penalty=None if self.penalty_fn is None else probing.penalty_evaluator(self),
         )  # fmt: skip
         return jnp.asarray(found, jnp.int32)
-
-
-@jit
-def _draw_starts(target: Target, key: Array, num_chains: int, most: int) -> tuple[Array, Array]:
-    def redraw(carry):
-        count, theta, log_prob = carry
-        fresh = target.space.random(jax.random.fold_in(key, count), (num_chains,))
-        fresh_log_prob = jax.vmap(target.log_prob)(fresh)
-        is_impossible = log_prob == -jnp.inf
-        theta = jnp.where(is_impossible[:, None], fresh, theta)
-        return count + 1, theta, jnp.where(is_impossible, fresh_log_prob, log_prob)
-
-    start = (0, jnp.zeros((num_chains, target.space.num_dims), jnp.int32), jnp.full(num_chains, -jnp.inf))
-    _, theta, log_prob = jax.lax.while_loop(lambda c: (c[0] < most) & jnp.any(c[2] == -jnp.inf), redraw, start)
-    return theta, log_prob
 
 
 def _single(function: Callable) -> Callable:

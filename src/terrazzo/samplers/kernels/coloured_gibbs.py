@@ -173,7 +173,8 @@ def _cheap_sweep(target: Target, site_map: SiteMap, classes: list[np.ndarray], c
         if conditionals is None:
             return jax.vmap(lambda i: target.site_logits(theta, i))(jnp.asarray(classes[c]))
         logits = conditionals[c].logits(theta.astype(dtype))
-        return target.tempered_values(jnp.where(jnp.isnan(logits), jnp.inf, logits))
+        of_base = target.of_base(lambda q0: q0.site_logits(theta)[classes[c], : logits.shape[1]])
+        return target.tempered_values(jnp.where(jnp.isnan(logits), jnp.inf, logits), of_base)
 
     def sweep(key: randomness.Key, _: Any, state: State) -> State:
         theta = state.position

@@ -26,6 +26,7 @@ from terrazzo.samplers.parts.pairwise import (
     binary_form,
     check_pairwise,
     checked_terms,
+    fields_of_base,
     inverse_temperature,
     pairwise_terms,
 )
@@ -89,6 +90,8 @@ def gaussian_integral_hmc(
     root, shift = square_root(couplings.astype(beta.dtype))
     root = jnp.sqrt(beta) * root
     offset = beta * (bias.astype(beta.dtype) - shift / 2)
+    of_base = fields_of_base(target)
+    offset = offset if of_base is None else offset + of_base[:, 1] - of_base[:, 0]
     num_dims = target.space.num_dims
     step_size = as_float(step_size)
 

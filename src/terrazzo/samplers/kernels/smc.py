@@ -25,7 +25,7 @@ from jaxtyping import Array
 from terrazzo.diagnostics import importance_summary
 from terrazzo.errors import StartError, arguments
 from terrazzo.runtime.compilation import jit
-from terrazzo.samplers.kernels.tempering import prepare, resolve_kernel
+from terrazzo.samplers.kernels.tempering import prepared_inner, resolve_kernel
 from terrazzo.samplers.parts.base import Drawn, as_float
 from terrazzo.targets.target import Target
 
@@ -129,7 +129,7 @@ def smc(
     num_moves = arguments.count("num_moves", num_moves)
     target_ess = arguments.number("target_ess", target_ess, at_most=0.999, remedy="e.g. target_ess=0.5")
     arguments.memory(f"{chains} runs x {draws} particles", 16 * chains * draws * target.space.num_dims)
-    factory = resolve_kernel(**prepare(target, kernel=kernel, kernel_options=kernel_options))
+    factory = resolve_kernel(**prepared_inner(target, kernel, kernel_options))
     runs = [_run(k, target, draws, target_ess, num_moves, factory) for k in jax.random.split(key, chains)]
     theta, log_prob, log_z, count, schedule = (np.stack([np.asarray(run[i]) for run in runs]) for i in range(5))
     if (log_z == -np.inf).any():

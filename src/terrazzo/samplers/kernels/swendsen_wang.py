@@ -203,6 +203,9 @@ def swendsen_wang(
     edges, num_dims = terms.edges, target.space.num_dims
     couplings = beta * jnp.asarray(terms.couplings).astype(beta.dtype)
     fields = beta * jnp.asarray(terms.fields).astype(beta.dtype)
+    if (base := target.base) is not None:
+        fields, has_fields = fields + (1 - beta) * base.terms.fields, has_fields or base.has_fields
+        couplings = couplings + (1 - beta) * base.terms.couplings if base.has_edges else couplings
     log_open = log_bond_probability(couplings)
 
     def gains(theta: Int[Array, " dim"]) -> Float[Array, " dim"]:

@@ -21,7 +21,7 @@ from terrazzo.samplers.kernels.gibbs import moved_info, positive_int, start
 from terrazzo.samplers.parts import randomness
 from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, State
 from terrazzo.samplers.parts.forests import Forest, forest_cover, rooted
-from terrazzo.samplers.parts.pairwise import pairwise_terms, untempered
+from terrazzo.samplers.parts.pairwise import fields_of_base, pairwise_terms, untempered
 from terrazzo.targets.interactions import evaluate, tolerance
 from terrazzo.targets.reading import is_traced, structure_of
 from terrazzo.targets.structure import PairTables
@@ -114,9 +114,10 @@ def tree_gibbs(target: Target, *, num_sweeps: int = 1, blocks: TreeBlocks | None
     """
     num_sweeps = positive_int("num_sweeps", num_sweeps)
     found = tree_blocks(target) if blocks is None else blocks
+    of_base = fields_of_base(target)
 
     def sweep(key: randomness.Key, _: Any, theta: Int[Array, " dim"]) -> Int[Array, " dim"]:
-        unary, tables = target.tempered_values(found.unary), target.tempered_values(found.tables)
+        unary, tables = target.tempered_values(found.unary, of_base), target.tempered_values(found.tables, None)
         for forest, part in zip(found.forests, randomness.split(key, len(found.forests)), strict=True):
             theta = redraw_forest(part, unary, tables, forest, theta)
         return theta

@@ -14,21 +14,22 @@ from jaxtyping import Array, Float, Int
 from terrazzo.errors import OptionError
 from terrazzo.errors.arguments import shown
 from terrazzo.samplers.parts.base import Tuning
-from terrazzo.targets.target import Target
 
 DEFAULT_TEMPERATURES = 16
 FIRST_WINDOW = 8  # rounds before the ladder is first moved; each window is twice as long as the one before
 LEAST_REJECTION = 1e-3
 
 
-def default_ladder(num_temperatures: int) -> np.ndarray:
-    """0, then geometric to 1: a starting point for adaptation.
+def default_ladder(num_temperatures: int, *, has_reference: bool = False) -> np.ndarray:
+    """0, then geometric to 1: a starting point for adaptation. From a reference near the target it is even.
 
-    >>> default_ladder(3).tolist()
-    [0.0, 0.01, 1.0]
+    >>> default_ladder(3).tolist(), default_ladder(3, has_reference=True).tolist()
+    ([0.0, 0.01, 1.0], [0.0, 0.5, 1.0])
     """
     if num_temperatures == 1:
         return np.ones(1)
+    if has_reference:
+        return np.linspace(0.0, 1.0, num_temperatures)
     return np.concatenate([[0.0], np.geomspace(0.01 if num_temperatures > 2 else 1.0, 1.0, num_temperatures - 1)])
 
 
@@ -49,10 +50,11 @@ def checked_ladder(betas: Any) -> np.ndarray:
     return values
 
 
-def as_ladder(betas: Any, num_temperatures: int) -> Array:
+def as_ladder(betas: Any, num_temperatures: int, *, has_reference: bool = False) -> Array:
     """The ladder as a JAX array, checked unless it is traced; the default one where none is given."""
     if betas is None:
-        return jnp.asarray(default_ladder(num_temperatures), jnp.result_type(float))
+        default = default_ladder(num_temperatures, has_reference=has_reference)
+        return jnp.asarray(default, jnp.result_type(float))
     if not isinstance(betas, jax.core.Tracer):
         checked_ladder(betas)
     return jnp.asarray(betas, jnp.result_type(float))
@@ -97,11 +99,8 @@ def adapted(state: LadderState, swap_rates: Float[Array, "chain pair"]) -> Ladde
     )
 
 
-def tuning(
-    target: Target, *, inverse_temperatures: Any = None, num_temperatures: int = DEFAULT_TEMPERATURES, **_: Any
-) -> Tuning:
-    """Adapts the ladder to equal swap rates, in windows of doubling length, from the pooled chains."""
-    first = as_ladder(inverse_temperatures, num_temperatures)
+def tuning(first: Float[Array, " replica"]) -> Tuning:
+    """Adapts a ladder to equal swap rates, in windows of doubling length, from the pooled chains."""
     parameters = lambda state: {"inverse_temperatures": state.betas}
     return Tuning(
         init=lambda: first_state(first),

@@ -8,7 +8,7 @@ it (`targets.structure`), else by finite differences: with f_i = f(theta_i = 1) 
 else 0, J_ij = (f_ij - f_i - f_j + f_0) / 2. They are verified on random configurations before use.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -20,7 +20,7 @@ from terrazzo.errors import OptionError, UnsupportedError
 from terrazzo.errors.arguments import shown
 from terrazzo.runtime.compilation import jit
 from terrazzo.targets.interactions import evaluate
-from terrazzo.targets.pair_models import AbstractPairModel
+from terrazzo.targets.pair_models import AbstractPairModel, Pairwise, energy_of
 from terrazzo.targets.reading import structure_of
 from terrazzo.targets.target import Target
 
@@ -28,28 +28,11 @@ NUM_VERIFIED = 64
 TOLERANCE = 1000.0  # units in the last place of the largest |log pi|
 
 
-class Pairwise(NamedTuple):
-    """The terms of a pairwise target.
-
-    Attributes:
-        fields: h, shape (d, K).
-        edges: Pairs (i, j), shape (m, 2), integers.
-        couplings: J of each edge, shape (m,); positive favours equal values.
-    """
-
-    fields: Any
-    edges: Any
-    couplings: Any
-
-
-def energy_of(terms: Pairwise, theta: Array) -> Float[Array, ""]:
-    """The sum of the terms at one configuration: log pi up to its constant."""
-    sites = jnp.arange(theta.shape[0])
-    fields = jnp.asarray(terms.fields)[sites, theta].sum()
-    edges = jnp.asarray(terms.edges)
-    is_equal = theta[edges[:, 0]] == theta[edges[:, 1]]
-    couplings = jnp.asarray(terms.couplings)
-    return fields + jnp.where(is_equal, couplings, jnp.zeros_like(couplings)).sum()
+def fields_of_base(target: Target) -> Array | None:
+    """(1 - beta) times the fields of what a ladder starts from; None where that is the counting measure."""
+    if target.base is not None and target.base.has_edges:
+        raise UnsupportedError("reference", "ties sites together", "use the kernel swendsen_wang, or a Gibbs sweep")
+    return target.of_base(lambda q0: q0.terms.fields)
 
 
 def binary_form(terms: Pairwise) -> tuple[Float[Array, " dim"], Float[Array, "dim dim"]]:

@@ -205,16 +205,26 @@ def gradient(target: Target, theta: Int[Array, " dim"]) -> Gradient:
     """The gradient at a configuration; where it is not finite (impossible configurations) it counts as zero."""
     real = theta.astype(jnp.result_type(float))
     slope = target.slope(theta) if target.has_gradient else jnp.zeros_like(real)
+    of_base = target.of_base(lambda q0: _differences(q0.site_logits(theta), theta, jnp.asarray(target.space.sizes)))
+    slope = slope if of_base is None else slope + of_base
     one_hot = None
     if _uses_one_hot(target):
         rows = jax.nn.one_hot(theta, target.space.max_size, dtype=real.dtype)
 
         def relaxed(rows: Array) -> Array:
             with jax.default_matmul_precision("highest"):
-                return target.tempered_values(jnp.asarray(target.one_hot_fn(rows)).astype(real.dtype))
+                of_base = target.of_base(lambda q0: jnp.sum(rows * q0.site_logits(theta)))
+                return target.tempered_values(jnp.asarray(target.one_hot_fn(rows)).astype(real.dtype), of_base)
 
         one_hot = _finite(jax.grad(relaxed)(rows))
     return Gradient(_finite(slope), one_hot)
+
+
+def _differences(logits: Float[Array, "dim value"], theta: Int[Array, " dim"], sizes: Any) -> Float[Array, " dim"]:
+    """What stands for the slope of a table of values: differences between the neighbours of each coordinate's value."""
+    above, below = jnp.minimum(theta + 1, sizes - 1), jnp.maximum(theta - 1, 0)
+    rise = jnp.take_along_axis(logits, jnp.stack([above, below], axis=1), axis=1) @ jnp.asarray([1.0, -1.0])
+    return rise / jnp.maximum(above - below, 1).astype(rise.dtype)
 
 
 def _finite(array: Array) -> Array:

@@ -81,7 +81,10 @@ def _one_after_the_other(
         theta, tables = carry
         site, value_key = pick(key, number)
         is_value = values < sizes[site]
-        draw = lambda logits: randomness.categorical(value_key, target.cheap_logits(logits, is_value), is_value)
+        of_base = target.of_base(lambda q0: q0.site_logits(theta)[site])
+        draw = lambda logits: randomness.categorical(
+            value_key, target.cheap_logits(logits, is_value, of_base), is_value
+        )
         value, tables = running.redrawn(tables, theta, site, draw)
         return theta.at[site].set(value), tables
 
