@@ -5,6 +5,12 @@ import os
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
+import pytest
+
+from terrazzo.runtime.compilation import OPTIONS
+
 PROGRAM = """
 import json
 import jax, jax.numpy as jnp, numpy as np
@@ -53,3 +59,10 @@ def test_loose_operations_run_on_the_host_and_programs_on_the_device():
     assert found["is_same"]
     assert found["after"] == 0
     assert found["compiled"] <= 2  # for three numbers and for two: not once more for the thread
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_xla_knows_all_options(name):
+    """An option of a GPU is read wherever a program is compiled; one that this version does not know is an error."""
+    turn = jax.jit(lambda n: jax.lax.fori_loop(0, n, lambda i, x: x + i, 0), compiler_options=OPTIONS[name])
+    assert turn(jnp.asarray(4, jnp.int32)) == 6
