@@ -321,9 +321,23 @@ def test_a_prior_that_is_a_product_is_read():
     q = np.exp(np.asarray(base.terms.fields))
     np.testing.assert_allclose(q[:2, :2], 0.95 * np.array([[0.9, 0.1]] * 2) + 0.025, rtol=1e-6)
     np.testing.assert_allclose(q[2], 0.95 * np.array([0.0, 0.2, 0.8]) + 0.05 / 3, rtol=1e-6)
-    assert reference_for(target, "gibbs") is not None
-    miss = evidence_miss(target)
-    assert miss < MOST
+    assert samplers.parallel_tempering.prepare(target)["reference"].name == "product"
+    assert evidence_miss(target) < MOST
+
+
+@pytest.mark.slow
+def test_the_default_explores_past_a_prior_that_hides_a_mode():
+    """Half of the mass is where the prior has next to none: ladders from the prior do not agree, uniform ones do."""
+    near = lambda t, p: jnp.sum(jnp.where(t == 1, jnp.log(p), jnp.log1p(-p)))
+    log_prob = lambda t: jnp.logaddexp(near(t, 0.05), near(t, 0.95)) - jnp.log(2.0)
+    reference = tz.Reference(lambda t: near(t, 0.05), lambda key: None)
+    target = tz.Target(log_prob, tz.binary(30), reference=reference)
+    assert prior_reference(target) is not None
+    assert reference_for(target, "systematic_gibbs") is None
+    result = tz.sample(target, seed=0, progress="off")
+    share = (np.asarray(result.theta).sum(axis=2) > 15).mean(axis=1)
+    assert result.verdict.grade == "trusted"
+    assert abs(share.mean() - 0.5) < MOST * share.std(ddof=1) / np.sqrt(len(share))
 
 
 def test_a_prior_that_ties_sites_is_not_used():
