@@ -165,5 +165,3 @@ def test_bad_functions_are_typed_errors(fn, error, text):
 def test_hints_are_refused():
     with pytest.raises(TargetError, match="not for spaces with real"):
         tz.Target(_log_prob, MIXED, colours=[0])
-    with pytest.raises(TargetError, match="spaces with real variables"):
-        tz.Target(lambda t: 0.5 * t.sum(), tz.binary(2), reference=tz.Reference(lambda t: 0.0, lambda key: 0))

@@ -33,7 +33,7 @@ def test_conditionals_are_those_of_log_pi(name, beta):
     @jax.jit
     @jax.vmap
     def logits(theta):
-        ours = [target.tempered_values(one.logits(theta)) for one in conditionals]
+        ours = [target.tempered_values(one.logits(theta), None) for one in conditionals]
         return ours, [jax.vmap(lambda i: target.site_logits(theta, i))(one.sites) for one in conditionals]
 
     rng = np.random.default_rng(1)
