@@ -14,7 +14,7 @@ import pytest
 
 import terrazzo as tz
 from calls import sample_with
-from terrazzo.engine import kernels as running
+from terrazzo.engine import loop
 from terrazzo.errors import ConfigurationError, FileFormatError, OptionError
 from terrazzo.storage.checkpoints import Checkpoint
 
@@ -115,7 +115,7 @@ def test_the_same_function_written_anew_continues(whole, folder):
 
 
 def test_a_second_run_in_the_folder_is_refused_at_once(tmp_path, monkeypatch):
-    real, refused = running.draw, []
+    real, refused = loop.Chains.draw, []
 
     def second(folder):
         with pytest.raises(ConfigurationError, match="in use"):
@@ -129,7 +129,7 @@ def test_a_second_run_in_the_folder_is_refused_at_once(tmp_path, monkeypatch):
             thread.join()
         return real(*args)
 
-    monkeypatch.setattr(running, "draw", draw)
+    monkeypatch.setattr(loop.Chains, "draw", draw)
     run(tmp_path / "run")
     assert refused
     run(tmp_path / "run")  # free again
@@ -137,7 +137,7 @@ def test_a_second_run_in_the_folder_is_refused_at_once(tmp_path, monkeypatch):
 
 def test_the_lock_goes_with_an_error_and_with_the_process(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(running, "draw", lambda *_: (_ for _ in ()).throw(RuntimeError("device lost")))
+        patch.setattr(loop.Chains, "draw", lambda *_: (_ for _ in ()).throw(RuntimeError("device lost")))
         with pytest.raises(RuntimeError, match="device lost"):
             run(tmp_path / "run")
     text = f"from terrazzo.storage.checkpoints import Checkpoint as C; c = C({str(tmp_path / 'run')!r}, {{}})"
@@ -190,7 +190,7 @@ def test_what_is_not_in_its_place_is_drawn_again(name, whole, folder):
 def test_stale_chunks_never_follow_new_ones(whole, folder, monkeypatch):
     """A chunk is damaged, the run begins again from there in other pieces, and is killed: the old tail must be gone."""
     flip(folder)
-    calls, real = [], running.draw
+    calls, real = [], loop.Chains.draw
 
     def draw(*args):
         calls.append(1)
@@ -199,7 +199,7 @@ def test_stale_chunks_never_follow_new_ones(whole, folder, monkeypatch):
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(running, "draw", draw)
+        patch.setattr(loop.Chains, "draw", draw)
         assert run(folder, chunk_size=1).num_draws == 9
     assert not chunk(folder, 3).exists()
     assert same(whole[0], run(folder))
@@ -232,13 +232,13 @@ def test_a_damaged_setup_is_an_error(folder):
 
 
 def test_a_folder_that_vanishes_is_reported_at_once(tmp_path, monkeypatch):
-    real = running.draw
+    real = loop.Chains.draw
 
     def draw(*args):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         return real(*args)
 
-    monkeypatch.setattr(running, "draw", draw)
+    monkeypatch.setattr(loop.Chains, "draw", draw)
     with pytest.warns(RuntimeWarning, match=r"draws-00000\.tz.*cannot be written"):
         result = run(tmp_path / "run")
     assert result.num_draws == 20

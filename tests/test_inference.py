@@ -9,7 +9,7 @@ import pytest
 
 import terrazzo as tz
 from calls import sample_with
-from terrazzo.engine import kernels as running
+from terrazzo.engine import loop
 from terrazzo.errors import OptionError, TargetError
 from terrazzo.samplers import REGISTRY
 from terrazzo.samplers.parts.ladders import default_ladder
@@ -168,18 +168,17 @@ def test_impossible_starts_are_redrawn_or_reported():
 
 
 def interrupting(monkeypatch, error, after):
-    """`running.draw` that raises instead of its n-th chunk; calls for no draws only compile."""
-    calls, real = [], running.draw
+    """Chains that raise instead of drawing their n-th chunk; calls for no draws only compile."""
+    calls, real = [], loop.Chains.draw
 
-    def draw(*args):
-        count = args[8]
+    def draw(chains, key, states, first, count, thin):
         if count > 0:
             calls.append(1)
         if len(calls) > after:
             raise error
-        return real(*args)
+        return real(chains, key, states, first, count, thin)
 
-    monkeypatch.setattr(running, "draw", draw)
+    monkeypatch.setattr(loop.Chains, "draw", draw)
 
 
 def test_ctrl_c_returns_what_was_drawn(target, reference, monkeypatch):

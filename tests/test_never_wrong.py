@@ -32,7 +32,7 @@ from terrazzo.auto.plan import Plan
 from terrazzo.auto.policy import CPU
 from terrazzo.auto.reach import _distinct, cut_off
 from terrazzo.diagnostics import LogZ, mcse
-from terrazzo.engine import kernels
+from terrazzo.engine import loop
 from terrazzo.errors import OptionError, StartError
 from terrazzo.results.draws import Codes
 from terrazzo.runtime.progress import Progress
@@ -442,7 +442,7 @@ def test_fewer_draws_than_asked_for_are_said():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_returns_what_was_drawn(monkeypatch, number):
     count = [0]
-    plain = kernels.draw
+    plain = loop.Chains.draw
 
     def draw(*args):
         count[0] += 1
@@ -450,7 +450,7 @@ def test_a_signal_returns_what_was_drawn(monkeypatch, number):
             os.kill(os.getpid(), number)
         return plain(*args)
 
-    monkeypatch.setattr(kernels, "draw", draw)
+    monkeypatch.setattr(loop.Chains, "draw", draw)
     options = {"sampler": "gibbs", "chunk_size": 10, "progress": "off", "chains": 2}
     cut = sample_with(chain, tz.binary(8), seed=0, draws=100, **options)
     assert not cut.is_complete
@@ -475,13 +475,13 @@ def test_a_signal_in_a_black_box_returns_what_was_drawn():
 
 
 def test_a_signal_before_the_first_kept_draw_is_a_keyboard_interrupt(monkeypatch):
-    plain = kernels.warm_up
+    plain = loop.Chains.tuned
 
-    def warm_up(*args):
+    def tuned(*args):
         os.kill(os.getpid(), signal.SIGINT)
         return plain(*args)
 
-    monkeypatch.setattr(kernels, "warm_up", warm_up)
+    monkeypatch.setattr(loop.Chains, "tuned", tuned)
     with pytest.raises(KeyboardInterrupt):
         sample_with(chain, tz.binary(8), seed=0, sampler="gibbs", progress="off")
 

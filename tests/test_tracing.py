@@ -207,6 +207,27 @@ def test_three_hundred_closures_in_one_process():
     assert is_flat(session(300, 10))
 
 
+class OfTarget(eqx.Module):
+    """Belongs to a target."""
+
+    compilation_group = "a target"
+
+
+def test_code_of_one_target_is_freed_where_maps_run_short(monkeypatch):
+    """Any number of samplers on one target: what was used longest ago goes first, what has just run stays."""
+    first, second = compilation.jit(lambda of, x: x + 1), compilation.jit(lambda of, x: 2 * x)
+    kept = lambda: (first.num_compiled(), second.num_compiled())
+    monkeypatch.setattr(compilation, "num_maps", lambda: compilation.MOST_MAPS - 3 + sum(kept()))
+    for size in (1, 2, 3):
+        first(OfTarget(), np.zeros(size))
+    assert kept() == (3, 0)
+    second(OfTarget(), np.zeros(1))
+    assert kept() == (0, 1)
+    for size in (1, 2, 3):
+        first(OfTarget(), np.zeros(size))
+    assert kept() == (3, 0)
+
+
 CHANGED = {
     "product": lambda theta, weights: (theta * weights).sum(),
     "array": lambda theta, weights: jnp.sum(jnp.asarray(weights) * theta),

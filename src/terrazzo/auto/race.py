@@ -115,16 +115,11 @@ def _untuned(trial: Trial, local: Local, rule: Callable[..., Tuning]) -> tuple[C
 
 def compile_ahead(trial: Trial, locals_: list[Local]) -> Iterator[None]:
     """Compiles the loops of the trial one by one, without a step: while ladders run, say."""
-    context = trial.context
     for local in locals_:
         spec, options = REGISTRY[local.name], local.options
         if spec.tuning is not None:
             chains, tuning = _untuned(trial, local, spec.tuning)
-            state = devices.replicate(context.mesh, tuning.init())
-            none = jnp.zeros((), jnp.int32)
-            kernels.warm_up.lightly_optimised(
-                context.mesh, spec, chains.problem, trial.key, none, none, _blank(trial, chains), state
-            )
+            state = chains.tuned(trial.key, _blank(trial, chains), tuning.init(), 0, 0)[2]
             yield
             options = {**options, **tuning.final(state)}
         chains = _chains(trial, alone(local._replace(options=options), 1))

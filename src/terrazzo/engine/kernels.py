@@ -1,4 +1,4 @@
-"""Compiled programs over chains: start, warm up, draw; sharded over devices, cut into chunks, independent of both.
+"""Compiled programs over chains: start, and draw; sharded over devices, cut into chunks, independent of both.
 
 Step s of chain c uses the key fold_in(fold_in(key, c), s), so draws do not depend on how steps are cut into chunks or
 how chains are distributed over devices. The sampling loop holds no collective: every device runs its chains alone.
@@ -17,7 +17,7 @@ from jaxtyping import Array
 from terrazzo.engine.rows import filled, num_rows, own_rows
 from terrazzo.runtime.compilation import jit, jit_loop
 from terrazzo.runtime.devices import AXIS, REPLICAS, SITES, num_parts
-from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, Tuning, as_float, select
+from terrazzo.samplers.parts.base import SamplerSpec, SamplingAlgorithm, Tuning, select
 from terrazzo.targets.target import Target
 
 _ALL, _SPLIT = PartitionSpec(), PartitionSpec(AXIS)
@@ -108,52 +108,6 @@ def start(mesh: Mesh, spec: SamplerSpec, problem: Problem, parameters: dict, key
     return _sharded(mesh, local, specs, _axes(mesh, spec), ids, theta, problem, parameters, key)
 
 
-@jit
-def warm_up(
-    mesh: Mesh,
-    spec: SamplerSpec,
-    problem: Problem,
-    key: Array,
-    start: Array,
-    count: Array,
-    states: Any,
-    tuning_state: Any,
-) -> tuple[Any, Any, Array]:
-    """`count` steps from step `start`, tuning as it goes. Returns states, tuning state and the mean acceptance."""
-    ids = jnp.arange(jax.tree.leaves(states)[0].shape[0], dtype=jnp.int32)
-
-    def local(ids, problem, key, start, count, states, tuning_state):
-        problem = _laid_out(problem)
-        tuning = None if spec.tuning is None else spec.tuning(problem.target, **problem.options)
-        tuned = lambda state: build(spec, problem, {} if tuning is None else tuning.parameters(state))
-        step, num_own = lambda *args: tuned(tuning_state).step(*args), ids.shape[0]
-        rows = num_rows(mesh, problem.target, None, step, _chain_keys(key, ids), states)
-        ids, states = filled(rows, (ids, states))
-        chain_keys = _chain_keys(key, ids)
-
-        def body(i, carry):
-            states, tuning_state, acceptance = carry
-            sampler = tuned(tuning_state)
-            keys = jax.vmap(lambda k: jax.random.fold_in(k, start + i))(chain_keys)
-            states, info = jax.vmap(sampler.step)(keys, states)
-            if tuning is not None:
-                seen = own_rows(num_own, jax.vmap(tuning.observe)(states, info))
-                tuning_state = tuning.update(tuning_state, _gathered(seen))
-            rates = _gathered(own_rows(num_own, info.acceptance_rate))
-            return states, tuning_state, acceptance + jnp.mean(rates)
-
-        init = (_apart(spec, states), tuning_state, as_float(0.0))
-        states, tuning_state, acceptance = jax.lax.fori_loop(0, count, body, init)
-        return own_rows(num_own, _whole(states)), tuning_state, acceptance
-
-    specs = (_SPLIT, _ALL, _ALL, _ALL, _ALL, _axes(mesh, spec), _ALL)
-    outs = (_axes(mesh, spec), _ALL, _ALL)
-    states, tuning_state, total = _sharded(
-        mesh, local, specs, outs, ids, problem, key, start, count, states, tuning_state
-    )
-    return states, tuning_state, total / jnp.maximum(count, 1).astype(total.dtype)
-
-
 @jit_loop
 def draw(
     mesh: Mesh,
@@ -169,15 +123,15 @@ def draw(
     states: Any,
     first_chain: Array | None = None,
     tuning_state: Any = None,
-    is_tuning: Array | None = None,
+    is_tuning: Array | bool | None = None,
     num_chains: int | None = None,
 ) -> tuple[Any, dict[str, Array], dict[str, Array], Any]:
-    """`count` (at most `length`) kept draws from draw `start` on, `thin` steps each.
+    """`count` (at most `length`) kept draws from step `start` on, `thin` steps each. Warm-up is a draw that is dropped.
 
     The states are those of consecutive chains from number `first_chain` on, out of `num_chains` in all processes (None:
-    those of the mesh). With a tuning state this is `warm_up` as well, as one program, for kernels that compile for
-    longer than they run: while `is_tuning`, the kernel has the parameters of that state, which is updated at every
-    step; else it has `parameters`.
+    those of the mesh). While `is_tuning`, the kernel has the parameters of the tuning state, which is updated at every
+    step; else it has `parameters`. As an array it makes one program of both, as True or None it makes two: for kernels
+    that run for longer than they compile.
 
     Returns:
         The states; rows by name, (draw, chain, ...); the sums over all steps of all that the kernel's `Info` holds, by
@@ -208,7 +162,7 @@ def draw(
 
             def one_step(j, carry):
                 states, acceptance, evaluations, totals, tuning_state = carry
-                states, info = step((start + i) * thin + j, states, tuning_state)
+                states, info = step(start + i * thin + j, states, tuning_state)
                 totals = jax.tree.map(lambda total, x: total + x.astype(total.dtype), totals, _named(info))
                 tuning_state = _learned(tuning, is_tuning, num_own, tuning_state, states, info)
                 acceptance, evaluations = acceptance + info.acceptance_rate, evaluations + info.num_evaluations
@@ -245,7 +199,8 @@ def _stepper(
     def step(number: Array, states: Any, tuning_state: Any) -> tuple[Any, Any]:
         sampler: Any = frozen
         if tuning is not None:
-            sampler = build(spec, problem, select(is_tuning, tuning.parameters(tuning_state), parameters))
+            tuned = tuning.parameters(tuning_state)
+            sampler = build(spec, problem, tuned if is_tuning is True else select(is_tuning, tuned, parameters))
         keys = jax.vmap(lambda k: jax.random.fold_in(k, number))(chain_keys)
         return jax.vmap(sampler.step)(keys, states)
 
@@ -258,6 +213,8 @@ def _learned(tuning: Tuning | None, is_tuning: Any, num_own: int, tuning_state: 
         return tuning_state
     seen = own_rows(num_own, jax.vmap(tuning.observe)(states, info))
     learn = lambda state: tuning.update(state, _gathered(seen))
+    if is_tuning is True:
+        return learn(tuning_state)
     return jax.lax.cond(is_tuning, learn, lambda state: state, tuning_state)
 
 

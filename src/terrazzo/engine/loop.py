@@ -96,29 +96,39 @@ class Chains(NamedTuple):
 
     def draw(self, key: Array, states: Any, first: int, count: int, thin: int) -> tuple[Any, dict, dict]:
         """One call of the compiled loop, unread."""
-        if self.is_one_program:
-            return self.tuned_or_drawn(key, states, None, first, count, thin)[:3]
-        run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
-        return run(
-            self.layout, self.spec, self.on_devices().problem, self.length, self.keep_latent, self.parameters, key,
-            _int(first), _int(count), _int(thin), states, _int(self.first_chain), None, None, self.num_chains,
-        )[:3]  # fmt: skip
+        is_tuned_too = self.is_one_program and self.spec.tuning is not None
+        tuning_state = self._tuning.init() if is_tuned_too else None
+        return self._call(self.length, key, states, tuning_state, first * thin, count, thin)[:3]
 
-    def tuned_or_drawn(
-        self, key: Array, states: Any, tuning_state: Any, first: int, count: int, thin: int = 1
-    ) -> tuple[Any, dict, dict, Any]:
-        """One call of the one program: draws, or warm-up where there is a tuning state."""
+    def tuned(self, key: Array, states: Any, tuning_state: Any, first: int, count: int) -> tuple[Any, dict, Any]:
+        """`count` steps of warm-up from step `first` on, unread.
+
+        Returns the states, the sums over the kernel's `Info`, and the tuning state (None: nothing is tuned).
+        """
+        is_apart = tuning_state is not None and not self.is_one_program
+        out = self._call(1 if is_apart else self.length, key, states, tuning_state, first, 1, count, is_tuning=True)
+        return out[0], out[2], out[3]
+
+    @property
+    def _tuning(self) -> Tuning:
         assert self.spec.tuning is not None
-        tuning = self.spec.tuning(self.problem.target, **self.problem.options)
-        is_tuning = tuning_state is not None
-        parameters = tuning.final(tuning.init()) if is_tuning else self.parameters
-        tuning_state = tuning_state if is_tuning else tuning.init()
-        parameters, tuning_state = devices.replicate(self.layout, (parameters, tuning_state))
+        return self.spec.tuning(self.problem.target, **self.problem.options)
+
+    def _call(
+        self, length: int, key: Array, states: Any, tuning_state: Any, first: int, count: int, thin: int, *,
+        is_tuning: bool = False,
+    ) -> tuple[Any, dict, dict, Any]:  # fmt: skip
+        parameters: Any = self.parameters
+        flag: Any = None
+        if tuning_state is not None:
+            flag = jnp.asarray(is_tuning) if self.is_one_program else True
+            if is_tuning:  # of the shapes of those that are drawn with
+                parameters = self._tuning.final(self._tuning.init())
+            parameters, tuning_state = devices.replicate(self.layout, (parameters, tuning_state))
         run = kernels.draw.lightly_optimised if self.is_brief else kernels.draw
         return run(
-            self.layout, self.spec, self.problem, self.length, self.keep_latent, parameters, key, _int(first),
-            _int(count), _int(thin), states, _int(self.first_chain), tuning_state, jnp.asarray(is_tuning),
-            self.num_chains,
+            self.layout, self.spec, self.on_devices().problem, length, self.keep_latent, parameters, key, _int(first),
+            _int(count), _int(thin), states, _int(self.first_chain), tuning_state, flag, self.num_chains,
         )  # fmt: skip
 
     def of_part(self, part: range, num_chains: int) -> "Chains":
@@ -166,20 +176,13 @@ def tune(chains: Chains, tuning: Tuning | None, key: Array, states: Any, count: 
 
     def advance(done: int, size: int) -> tuple[Any, dict[str, Any], float]:
         nonlocal carried
-        if chains.is_one_program and tuning is not None:
-            states, _, info, tuning_state = chains.tuned_or_drawn(key, *carried, done, size)
-            check_states(chains.problem.target, states)
-            carried = (states, tuning_state)
-            return states, tuning.final(tuning_state), float(np.asarray(info["acceptance_rate"]).mean() / size)
-        run = kernels.warm_up.lightly_optimised if chains.is_brief else kernels.warm_up
-        states, tuning_state, rate = run(
-            chains.layout, chains.spec, chains.on_devices().problem, key, _int(done), _int(size), *carried
-        )
+        states, info, tuning_state = chains.tuned(key, *carried, done, size)
         check_states(chains.problem.target, states)
         carried = (states, tuning_state)
-        return states, {} if tuning is None else tuning.final(tuning_state), float(rate)
+        rate = float(np.asarray(info["acceptance_rate"]).mean() / size)
+        return states, {} if tuning is None else tuning.final(tuning_state), rate
 
-    return in_chunks(advance, count, longest=chains.length if chains.is_one_program else None)
+    return in_chunks(advance, count)
 
 
 def joined(rows: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -199,7 +202,8 @@ def check_states(target: Any, states: Any) -> None:
 
 
 def _int(value: int) -> Array:
-    return jnp.asarray(value, jnp.int32)
+    """As int32; the number of a step begins again at -2^31 after 2^31 - 1."""
+    return jnp.asarray(np.asarray(value).astype(np.int32))
 
 
 def buffer_length(num_chains: int, num_dims: int, itemsize: int, draws: int, keep_latent: bool) -> int:

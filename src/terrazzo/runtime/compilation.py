@@ -1,7 +1,8 @@
 """Compilation: with options for each device, and kept on disk, so that a second process does not compile again.
 
 Compiled code belongs to a group: the target that it was compiled for, apart from its data. The groups used last are
-kept, and what was compiled for the others is freed, so that a process may sample any number of targets.
+kept, and what was compiled for the others is freed, so that a process may sample any number of targets; within them
+what was used longest ago is freed where the system's memory maps run short, so that it may use any number of samplers.
 """
 
 import contextlib
@@ -10,7 +11,7 @@ import os
 import threading
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -82,35 +83,49 @@ def loose_operations_on_host(device: Any) -> contextlib.AbstractContextManager[N
 
 
 class _Groups:
-    """Compiled functions by the group that they were compiled for, the one used last at the end."""
+    """Compiled functions by the group that they were compiled for; groups and functions used last are at the end."""
 
     def __init__(self) -> None:
-        self._groups: OrderedDict[Hashable, dict[Any, Any]] = OrderedDict()
+        self._groups: OrderedDict[Hashable, OrderedDict[Any, Any]] = OrderedDict()
         self._lock = threading.RLock()
 
     def get(self, group: Hashable, name: Any, make: Callable[[], Any]) -> Any:
         """The function of that name; made if the group has none."""
         with self._lock:
-            if group not in self._groups:
-                self._make_room()
-                self._groups[group] = {}
+            functions = self._groups.setdefault(group, OrderedDict())
             self._groups.move_to_end(group)
-            functions = self._groups[group]
+            while len(self._groups) > MOST_GROUPS:
+                _free(self._groups.popitem(last=False)[1].values())
             if name not in functions:
                 functions[name] = make()
+            functions.move_to_end(name)
             return functions[name]
 
-    def _make_room(self) -> None:
-        while len(self._groups) >= MOST_GROUPS or (self._groups and num_maps() > MOST_MAPS):
-            _, functions = self._groups.popitem(last=False)
-            for function in functions.values():
-                function._cached.clear_cache()
+    def make_room(self, newest: Any) -> None:
+        """Frees functions where the process holds too many maps: what was used longest ago first, `newest` last."""
+        if num_maps() <= MOST_MAPS:
+            return
+        with self._lock:
+            found = [f for functions in self._groups.values() for f in functions.values() if f is not newest]
+            for function in (*found, newest):
+                _free([function])
+                if num_maps() <= MOST_MAPS:
+                    return
 
     def size(self, owner: Any) -> int:
         """How many programs a function has been compiled to and are kept."""
         with self._lock:
             found = [f for functions in self._groups.values() for (one, _), f in functions.items() if one is owner]
-        return sum(function._cached._cache_size() for function in found)
+        return sum(map(_num_programs, found))
+
+
+def _free(functions: Iterable[Any]) -> None:
+    for function in functions:
+        function._cached.clear_cache()
+
+
+def _num_programs(function: Any) -> int:
+    return int(function._cached._cache_size())
 
 
 _groups = _Groups()
@@ -153,14 +168,18 @@ class Jitted(Generic[P, R]):
 
     def num_compiled(self) -> int:
         """How many programs it has been compiled to and are kept."""
-        return _groups.size(self) + sum(f._cached._cache_size() for f in self._own.values())
+        return _groups.size(self) + sum(map(_num_programs, self._own.values()))
 
     def _run(self, on_cpu: str, args: Any, kwargs: Any) -> Any:
         if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):  # inside another function
             return self.plain(*args, **kwargs)
         picked, (_, device) = self._pick(on_cpu, args, kwargs), host_and_device()
+        before = _num_programs(picked)
         with contextlib.nullcontext() if device is None else jax.default_device(device):
-            return picked(*args, **kwargs)
+            out = picked(*args, **kwargs)
+        if _num_programs(picked) > before:
+            _groups.make_room(picked)
+        return out
 
     def _pick(self, on_cpu: str, args: Any, kwargs: Any) -> Any:
         name = {"cpu": on_cpu, "gpu": self._on_gpu}.get(jax.default_backend(), "plain")
