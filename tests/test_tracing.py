@@ -217,15 +217,21 @@ def test_code_of_one_target_is_freed_where_maps_run_short(monkeypatch):
     """Any number of samplers on one target: what was used longest ago goes first, what has just run stays."""
     first, second = compilation.jit(lambda of, x: x + 1), compilation.jit(lambda of, x: 2 * x)
     kept = lambda: (first.num_compiled(), second.num_compiled())
-    monkeypatch.setattr(compilation, "num_maps", lambda: compilation.MOST_MAPS - 3 + sum(kept()))
+    others = [0]
+    monkeypatch.setattr(compilation, "COUNT_EVERY", 1)
+    monkeypatch.setattr(compilation, "num_maps", lambda: others[0] + 10_000 * sum(kept()))
     for size in (1, 2, 3):
         first(OfTarget(), np.zeros(size))
     assert kept() == (3, 0)
     second(OfTarget(), np.zeros(1))
     assert kept() == (0, 1)
-    for size in (1, 2, 3):
-        first(OfTarget(), np.zeros(size))
-    assert kept() == (3, 0)
+    others[0] = 50_000  # what belongs to nobody here: code is freed once, and then as it grows
+    second(OfTarget(), np.zeros(2))
+    assert kept() == (0, 0)
+    second(OfTarget(), np.zeros(3))
+    assert kept() == (0, 1)
+    second(OfTarget(), np.zeros(4))
+    assert kept() == (0, 0)
 
 
 CHANGED = {

@@ -40,6 +40,8 @@ OPTIONS: dict[str, Any] = {"plain": None, "quick": QUICK_ON_GPU, "long": LONG_ON
 MOST_GROUPS = 8  # targets whose compiled code is kept; each holds 500 memory maps and 25 MiB, or ten times that
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 30_000  # Linux allows a process 65,530, and LLVM ends it without a word beyond that
+NEW_MAPS = 10_000  # that have come since code was last freed: freeing does not help where others hold the maps
+COUNT_EVERY = 8  # new programs; to count 40,000 maps takes 46 ms
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,6 +90,7 @@ class _Groups:
     def __init__(self) -> None:
         self._groups: OrderedDict[Hashable, OrderedDict[Any, Any]] = OrderedDict()
         self._lock = threading.RLock()
+        self._num_new, self._num_left = 0, 0
 
     def get(self, group: Hashable, name: Any, make: Callable[[], Any]) -> Any:
         """The function of that name; made if the group has none."""
@@ -101,15 +104,17 @@ class _Groups:
             functions.move_to_end(name)
             return functions[name]
 
-    def make_room(self, newest: Any) -> None:
+    def made_another(self, newest: Any) -> None:
         """Frees functions where the process holds too many maps: what was used longest ago first, `newest` last."""
-        if num_maps() <= MOST_MAPS:
-            return
         with self._lock:
+            self._num_new += 1
+            if self._num_new % COUNT_EVERY or num_maps() <= max(MOST_MAPS, self._num_left + NEW_MAPS):
+                return
             found = [f for functions in self._groups.values() for f in functions.values() if f is not newest]
             for function in (*found, newest):
                 _free([function])
-                if num_maps() <= MOST_MAPS:
+                self._num_left = num_maps()
+                if self._num_left <= MOST_MAPS:
                     return
 
     def size(self, owner: Any) -> int:
@@ -178,7 +183,7 @@ class Jitted(Generic[P, R]):
         with contextlib.nullcontext() if device is None else jax.default_device(device):
             out = picked(*args, **kwargs)
         if _num_programs(picked) > before:
-            _groups.make_room(picked)
+            _groups.made_another(picked)
         return out
 
     def _pick(self, on_cpu: str, args: Any, kwargs: Any) -> Any:
