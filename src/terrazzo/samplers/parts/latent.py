@@ -19,7 +19,7 @@ from terrazzo.samplers.parts.base import Info, SamplingAlgorithm, as_float
 from terrazzo.targets.mixed import log_density_at
 from terrazzo.targets.target import Target
 from terrazzo.transports import normal
-from terrazzo.transports.base import AbstractTransport, Position
+from terrazzo.transports.base import AbstractTransport, Position, Relaxed
 
 
 class LatentPoint(NamedTuple):
@@ -103,29 +103,23 @@ def latent_metropolis(
 
 
 def surrogate_logdensity(target: Target, transport: AbstractTransport) -> Callable[[Array], Array]:
-    """log p~ with its true value and the straight-through gradient (0 where that is not finite).
+    """log p~ with its true value and the straight-through gradient (0 where that is not finite), of one push.
 
     Targets without a gradient contribute none: the force is then that of v alone, which is still valid.
     """
 
-    def value(z: Array) -> Array:
-        return latent_logdensity(evaluate(target, transport, z))
-
-    def surrogate(z: Array) -> Array:
-        theta, log_volume = transport.push_relaxed(z)
-        return log_volume + target.log_prob_relaxed(theta) if target.has_gradient else log_volume
+    def value_and_force(z: Array) -> tuple[Array, Array]:
+        pushed, pull_back = jax.vjp(transport.push_relaxed, z)
+        theta = pushed.theta.astype(jnp.int32)
+        slope = target.slope(theta).astype(z.dtype) if target.has_gradient else jnp.zeros_like(pushed.theta)
+        (force,) = pull_back(Relaxed(slope, jnp.ones_like(pushed.log_volume)))
+        return target.log_prob(theta) + pushed.log_volume, jnp.where(jnp.isfinite(force), force, 0.0)
 
     @jax.custom_vjp
     def logdensity(z: Array) -> Array:
-        return value(z)
+        return latent_logdensity(evaluate(target, transport, z))
 
-    def forward(z: Array) -> tuple[Array, Array]:
-        return value(z), jax.grad(surrogate)(z)
-
-    def backward(force: Array, cotangent: Array) -> tuple[Array]:
-        return (cotangent * jnp.where(jnp.isfinite(force), force, 0.0),)
-
-    logdensity.defvjp(forward, backward)
+    logdensity.defvjp(value_and_force, lambda force, cotangent: (cotangent * force,))
     return logdensity
 
 
