@@ -10,6 +10,7 @@ from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains
 from terrazzo.errors import OptionError, SpaceError
 from terrazzo.inference.mixed import OUTSIDE, REFERENCE, Explored, exploration_checks, hot_starts
+from terrazzo.inference.mixed_hunt import no_modes
 from terrazzo.runtime.devices import make_mesh
 from terrazzo.samplers import MIXED
 from terrazzo.targets.improper import check_proper
@@ -222,7 +223,8 @@ def test_only_ladders_that_the_chains_did_not_make_can_confirm():
     some = Explored(
         theta=theta[:, ::-1], reals=reals[:, ::-1], log_weights=np.zeros((4, 500, 2)), is_chosen=np.zeros((), bool),
         inverse_temperatures=np.array([0.0, 1.0]), mean=np.zeros(0), sd=np.zeros(0), log_probs=np.zeros((0, 2)),
-        num_outside=np.full((), np.nan),
+        num_outside=np.full((), np.nan), num_tops=np.zeros(()), is_incomplete=np.zeros((), bool),
+        **no_modes(1)._asdict(),
     )  # fmt: skip
     checks = lambda target: {c.name: c for c in exploration_checks(target, some, theta, reals)}
     with_prior = tz.Target(two_modes, TWO_MODES, reference=WIDE)
@@ -317,6 +319,12 @@ def test_improper_distributions_are_refused_early(log_prob, space, text):
         tz.sample(log_prob, tz.Space(**space), seed=0, sampler="blocked", progress="off")
 
 
+def hierarchical(v):
+    """A model of groups whose means are drawn around m by a scale s, in its centred form."""
+    groups = -0.5 * jnp.sum(((v["x"] - v["m"]) / v["s"]) ** 2) - 5 * jnp.log(v["s"])
+    return groups - jnp.log1p(v["s"] ** 2) - 0.5 * v["m"] ** 2 - 0.5 * jnp.sum((v["x"] - 1.0) ** 2)
+
+
 @pytest.mark.parametrize(
     ("log_prob", "space"),
     [
@@ -327,6 +335,7 @@ def test_improper_distributions_are_refused_early(log_prob, space, text):
         (lambda v: 0.0 * v["p"], {"p": tz.real(0.0, 1.0)}),
         (lambda v: 0.0 * v["w"].sum(), {"w": tz.simplex(3)}),
         (lambda v: -0.5 * jnp.sum((v["c"] - 1e4) ** 2), {"c": tz.ordered(3)}),
+        (hierarchical, {"s": tz.real(low=0.0), "m": tz.real(), "x": tz.real(5)}),  # no bound at x = m, s = 0
     ],
 )
 def test_wide_distributions_are_not_taken_for_improper(log_prob, space):

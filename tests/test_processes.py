@@ -199,7 +199,7 @@ def test_messages_of_any_length_arrive_and_rounds_do_not_mix():
 # ---- the long ones
 
 ALL = """
-    from terrazzo.samplers import REGISTRY
+    from terrazzo.samplers import MIXED, REGISTRY
 
     flow = tz.flow(architecture="affine", num_layers=1, width=8, context_width=4)
     for name, spec in REGISTRY.items():
@@ -208,6 +208,18 @@ ALL = """
             own = dict(transport=tz.autoregressive(width=4, num_blocks=0), training=dict(num_steps=30, batch_size=32),
                        exploration=dict(max_rounds=60))
         keep(name, sample_with(log_prob, tz.binary(6), sampler=name, **own, **options))
+    space = tz.Space(label=tz.binary(4), mean=tz.real(2), scale=tz.real(low=0.0))
+    seen = np.array([0.3, 1.2, -0.7, 2.2])
+
+    def log_joint(v):
+        error = (seen - jnp.where(v["label"] == 1, v["mean"][1], v["mean"][0])) / v["scale"]
+        return -0.5 * jnp.sum(error**2) - 5 * jnp.log(v["scale"]) - 0.5 * jnp.sum(v["mean"] ** 2) - v["scale"]
+
+    for name in MIXED:
+        target = tz.Target(log_joint, space)
+        result = tz.sample(target, sampler=name, seed=5, chains=5, draws=24, warmup=20, progress="off")
+        both = np.concatenate([result[part].reshape(5, 24, -1) for part in ("label", "mean", "scale")], axis=2)
+        np.savez(f"{out}-{name}-{rank}.npz", theta=both, log_prob=result.log_prob)
     chain, quick = tz.problems.ising_chain(24).target, dict(exploration=dict(max_rounds=100), transport=False)
     given = dict(seed=5, chains=5, draws=24, progress="off", **quick)
     path = sys.argv[2]
@@ -219,12 +231,12 @@ ALL = """
 
 @pytest.mark.slow
 def test_all_samplers_draw_the_same_in_one_two_and_four_processes(tmp_path):
-    from terrazzo.samplers import REGISTRY
+    from terrazzo.samplers import MIXED, REGISTRY
 
     for count in (1, 2, 4):
         status, said = run(ALL, count, tmp_path / str(count), tmp_path / "plan.tz")
         assert status == 0, said
-    for name in {*REGISTRY, "auto"}:
+    for name in {*REGISTRY, *MIXED, "auto"}:
         assert_same(*(drawn(tmp_path / count, name) for count in "124"), name=name)
 
 

@@ -43,6 +43,26 @@ class MixedPolicy:
     """of the ladders' draws by weight: up to which trials of jumps start, so that modes of 1 % count
     [benchmarks/mixed_models.py mixture_of_regressions]"""
 
+    # ---- the hunt
+    scanned: int = 512
+    """points: around the draws, and as many draws of the reference, the best of which are taken uphill
+    [test_mixed_hunt: modes that ladders miss]"""
+    climbed: int = 128
+    """points: that are taken uphill side by side [the same]"""
+    least_batches: int = 3
+    """batches: of so many, at least; more where they keep nobody waiting [the same]"""
+    most_equations: int = 500
+    """equations: of a function whose parts lead to starts, at most; the parts of markov_switching compile for 6.6 s,
+    those of capture_recapture for 3.3 [benchmarks/mixed_models.py]"""
+    climbing_steps: int = 200
+    """steps: uphill; a step size that starts a million times too long or too short is right after 75 [the same]"""
+    first_step: float = 0.1
+    """of what the draws spread: the first step uphill [the same]"""
+
+    least_learned: float = 0.1
+    """of what a transport learns from: draws at the modes that ladders missed, at least and at most a half
+    [test_mixed_hunt: modes that ladders miss]"""
+
     # ---- comparing
     most_errors: float = 5.0
     """standard errors: between two means; by the normal law the worst of 100 passes it once in 17,000 runs

@@ -19,6 +19,7 @@ from terrazzo.diagnostics import LogZ, describe
 from terrazzo.engine.loop import Chains, draws, joined, tune
 from terrazzo.errors import OptionError, SpaceError, UnsupportedError
 from terrazzo.inference.mixed_choice import tried
+from terrazzo.inference.mixed_hunt import Modes, mode_checks, no_modes
 from terrazzo.inference.requests import AUTO, HYBRID, Request
 from terrazzo.runtime.pacing import Chunk
 from terrazzo.samplers import MIXED, MIXED_HYBRID
@@ -119,6 +120,12 @@ class Explored(NamedTuple):
         log_probs: The same.
         num_outside: Short chains of local moves that stood outside of a transport learned from these draws; NaN
             without one.
+        is_incomplete: Whether these draws are known to lack a mode.
+        num_tops: Tops of the density at which chains were started that had to come back; NaN if nobody looked.
+        places: Where they did not, as `mixed_hunt.Modes` has it.
+        roots: The same.
+        shares: The same.
+        errors: The same.
     """
 
     theta: np.ndarray
@@ -130,6 +137,17 @@ class Explored(NamedTuple):
     sd: np.ndarray
     log_probs: np.ndarray
     num_outside: np.ndarray
+    is_incomplete: np.ndarray
+    num_tops: np.ndarray
+    places: np.ndarray
+    roots: np.ndarray
+    shares: np.ndarray
+    errors: np.ndarray
+
+    @property
+    def modes(self) -> Modes:
+        """Modes that chains did not come back from."""
+        return Modes(self.places, self.roots, self.shares, self.errors)
 
     @property
     def evidence(self) -> LogZ:
@@ -258,7 +276,9 @@ def explore(
     parts = {name: np.asarray(getattr(reference, name)) if is_fitted else np.zeros(0) for name in names}
     draws_of_all = Explored(
         theta=kept["theta"], reals=kept["reals"], log_weights=kept["replica_log_probs"], inverse_temperatures=betas,
-        is_chosen=np.zeros((), bool), num_outside=np.full((), np.nan), **parts,
+        is_chosen=np.zeros((), bool), num_outside=np.full((), np.nan), num_tops=np.full((), np.nan),
+        is_incomplete=np.zeros((), bool),
+        **no_modes(target.space.num_reals)._asdict(), **parts,
     )  # fmt: skip
     return Ladders(draws_of_all, chains, states, step_seconds)
 
@@ -313,9 +333,11 @@ def exploration_checks(
     return (
         Check(REFERENCE, float(has_reference), 1.0, has_reference, given, UNCHECKED),
         Check("difference from the exploration (standard errors)", worst, mixed.most_errors,
-              worst <= mixed.most_errors, agreed, NOT_TRUSTED, is_other and least >= mixed.least_ess),
+              worst <= mixed.most_errors, agreed, UNCHECKED if explored.is_incomplete else NOT_TRUSTED,
+              is_other and least >= mixed.least_ess),
         Check.at_least("least ESS of the exploration", least, mixed.least_ess, enough, grade=UNCHECKED),
         *((Check(OUTSIDE, num_outside, 0.0, num_outside == 0, outside, UNCHECKED),) if is_looked else ()),
+        *mode_checks(space, float(explored.num_tops), explored.modes, reals, policy),
     )  # fmt: skip
 
 

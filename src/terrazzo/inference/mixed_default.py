@@ -19,6 +19,7 @@ from terrazzo.auto import Context, Policy, may_hang
 from terrazzo.auto.learning import default_training
 from terrazzo.engine.loop import Chains, draws, joined, placed
 from terrazzo.errors import TrainingError
+from terrazzo.inference import mixed_hunt
 from terrazzo.inference.mixed import (
     Explored,
     Ladders,
@@ -29,15 +30,19 @@ from terrazzo.inference.mixed import (
     restored_reference,
 )
 from terrazzo.inference.mixed_choice import Tried, can_pay, choose, is_apart, needed_seconds, thinning, tried
+from terrazzo.inference.mixed_hunt import Modes
 from terrazzo.inference.mixed_learning import learning, unconstrained
 from terrazzo.inference.mixed_weighing import log_weights_of, num_outside
 from terrazzo.inference.requests import fitted_to, is_learnable
+from terrazzo.runtime.background import compile_in_background
 from terrazzo.samplers import MIXED_HYBRID
 from terrazzo.samplers.kernels.mixed_hybrid import beside_jumps, marginal_target
-from terrazzo.spaces import Configuration
+from terrazzo.spaces import Configuration, Space
 from terrazzo.targets.target import Target
 from terrazzo.training import Fitted
 from terrazzo.transports import REGISTRY, AbstractTransport, sample_transport
+
+FAR = 1e100
 
 
 class Keys(NamedTuple):
@@ -163,17 +168,31 @@ def chosen(
     own, trial = _calm(keys.trial, own, states, policy)
     plain = Chosen(own, trial.states, _thin(context, trial.row), (trial.row,))
     rounds = explored_rounds(trial.kept, num_steps, policy, is_apart=is_apart(trial.row, policy))
-    made = explore(keys.explore, own, trial.kept, context, context.num_chains, rounds, is_over)
+    hunt = _hunt(jax.random.fold_in(keys.explore, 2**31), context, own, trial)
+    search = iter(()) if hunt is None else hunt.steps()
+    with compile_in_background(iter(()) if may_hang(context.target) else search):
+        made = explore(keys.explore, own, trial.kept, context, context.num_chains, rounds, is_over)
     if made is None:
         return plain
+    beside = tried("tempered", made.explored.theta, made.explored.reals, made.step_seconds)
+    if hunt is not None and not is_over():
+        context.progress.phase("looking elsewhere")
+        hunt.is_waited_for = not may_hang(context.target)
+        for i, _ in enumerate(search):  # what the thread has left
+            context.progress.update(i)
+        made = _hunted(jax.random.fold_in(keys.explore, 2**31 + 1), context, own, made, trial, hunt)
     explored = made.explored
-    beside = tried("tempered", explored.theta, explored.reals, made.step_seconds)
+    is_missing = mixed_hunt.lacking(context.target.space, explored.modes, trial.kept["reals"], policy) > 0
     may_learn = training is not False and context.budget.evaluations is None and not is_over()
-    may_learn = may_learn and can_pay(trial.row, context.num_draws, policy)
+    may_learn = may_learn and (is_missing or can_pay(trial.row, context.num_draws, policy))
     learned = None
     if may_learn:
         learned = _learned(keys, context, own, made, trial, training=training, should_stop=should_stop)
     best = choose(trial.row, beside, None if learned is None else learned.row, policy)
+    if is_missing:  # the run's own chains do not know what they miss
+        others = [*([] if learned is None else [learned.row]), *([] if explored.is_incomplete else [beside])]
+        met = [row for row in others if not is_apart(row, policy)]
+        best = max(met, key=lambda row: row.worth) if met else best
     rows: tuple[Tried, ...] = (trial.row, beside)
     if learned is not None:
         rows, explored = (*rows, learned.row), explored._replace(num_outside=np.zeros(()))
@@ -185,6 +204,52 @@ def chosen(
         explored = explored._replace(is_chosen=np.ones((), bool))
         return plain._replace(chains=made.chains, states=made.states, explored=explored)
     return plain
+
+
+def _hunt(key: jax.Array, context: Context, own: Chains, trial: _Trial) -> mixed_hunt.Hunt | None:
+    """A search for tops of the density around the draws of a trial, and of the reference; None if nothing slopes."""
+    weighed = weighed_target(own)
+    found = unconstrained(context.target.space, trial.kept["theta"], trial.kept["reals"])
+    if not context.target.has_real_gradient or not len(found.reals):
+        return None
+    draws_ = Configuration(found.theta[:, : weighed.space.num_dims], found.reals)
+    seconds = context.budget.seconds
+    return mixed_hunt.Hunt(key, context.target, weighed, draws_, context.num_chains, context.policy, seconds)
+
+
+def _hunted(
+    key: jax.Array, context: Context, own: Chains, made: Ladders, trial: _Trial, hunt: mixed_hunt.Hunt
+) -> Ladders:
+    """Ladders that know of the modes from which chains of the run's own kernel do not come back."""
+    target, policy, explored = context.target, context.policy, made.explored
+    found = hunt.found
+    if found is None:  # the thread that took its steps met an error: again, where it is shown
+        for _ in hunt.steps():
+            pass
+        found = hunt.found
+    assert found is not None
+    matters = hunt.can_matter(explored.evidence.log_z)
+    found = Configuration(found.theta[matters], found.reals[matters])
+    num, modes = len(found.reals), mixed_hunt.no_modes(target.space.num_reals)
+    if num:
+        at, (start_key, step_key, weigh_key) = np.arange(context.num_chains) % num, jax.random.split(key, 3)
+        codes = found.theta if hunt.weighed is target else np.zeros((num, target.space.num_dims), np.int32)
+        states = own.start(start_key, Configuration(jnp.asarray(codes[at]), jnp.asarray(found.reals[at])))
+        there = _try(step_key, own, states, policy.mixed.trial_draws).kept
+        stays = mixed_hunt.who_stays(_features(trial.kept), _features(there)[:num], policy)
+        if stays.any() and not hunt.weighed.space.num_dims:
+            modes = mixed_hunt.weighed_modes(weigh_key, hunt.weighed, found.reals[stays], explored.evidence, policy)
+        elif stays.any():
+            modes = mixed_hunt.unweighed_modes(found.reals[stays])
+    is_incomplete = np.asarray(mixed_hunt.lacking(target.space, modes, explored.reals, policy) > 0)
+    found_ = {"num_tops": np.full((), float(num)), "is_incomplete": is_incomplete, **modes._asdict()}
+    return made._replace(explored=explored._replace(**found_))
+
+
+def _features(kept: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Codes, reals and log pi, (chain, draw, feature); a chain far out must not overflow squares of them."""
+    found = np.concatenate([kept["theta"].astype(float), kept["reals"], kept["log_prob"][..., None]], axis=-1)
+    return np.clip(np.nan_to_num(found), -FAR, FAR)
 
 
 def _thin(context: Context, row: Tried) -> int:
@@ -200,6 +265,21 @@ def _thin(context: Context, row: Tried) -> int:
         return thinning(row, context.num_draws, policy.drawing_share * left, before)
     needed = min(needed_seconds(row, context.num_draws, policy), policy.phase_seconds)
     return thinning(row, context.num_draws, max(needed, before), before)
+
+
+def _with_modes(key: jax.Array, beside: Explored, space: Space, policy: Policy) -> Explored:
+    """Draws of chains and ladders, and more chains at the modes that they miss, by the share of these."""
+    is_missed = beside.shares > policy.negligible
+    if not is_missed.any():
+        return beside
+    modes = Modes(*(x[is_missed] for x in beside.modes))
+    num_chains, num_draws = beside.theta.shape[:2]
+    share = float(np.clip(modes.shares.sum(), policy.mixed.least_learned, 0.5))
+    more = int(np.ceil(num_chains * share / (1.0 - share)))
+    y = mixed_hunt.drawn_from(mixed_hunt.generator(key), modes, more * num_draws)
+    values = np.asarray(jax.vmap(space.real_values)(jnp.asarray(y))).reshape(more, num_draws, -1)
+    codes = np.zeros((more, num_draws, space.num_dims), beside.theta.dtype)
+    return beside._replace(theta=np.concatenate([beside.theta, codes]), reals=np.concatenate([beside.reals, values]))
 
 
 class _Learned(NamedTuple):
@@ -232,6 +312,7 @@ def _learned(
         theta=np.concatenate([trial.kept["theta"][:, -num_tried:], made.explored.theta], axis=1),
         reals=np.concatenate([trial.kept["reals"][:, -num_tried:], made.explored.reals], axis=1),
     )
+    beside = _with_modes(keys.learn, beside, context.target.space, policy)
     data = beside if weighed is context.target else of_reals(beside, context.target.space)
     start = Configuration(made.states.position, made.states.reals)
     stages = learning(
@@ -242,7 +323,7 @@ def _learned(
     try:
         for i, fitted in enumerate(stages):
             key, there = jax.random.fold_in(keys.learn, 2 + i), placed(own.mesh, fitted.transport)
-            jumps = _jumps(key, context, own, made, beside, fitted._replace(transport=there))
+            jumps = _jumps(key, context, own, beside, fitted._replace(transport=there))
             if jumps is None:
                 break
             found = jumps if found is None or jumps.row.worth > found.row.worth else found
@@ -253,16 +334,13 @@ def _learned(
     return found
 
 
-def _jumps(
-    key: jax.Array, context: Context, own: Chains, made: Ladders, beside: Explored, fitted: Fitted
-) -> _Learned | None:
+def _jumps(key: jax.Array, context: Context, own: Chains, beside: Explored, fitted: Fitted) -> _Learned | None:
     """The trial of jumps through a transport; None where an own chain stands outside of it.
 
     Args:
         key: A JAX key.
         context: The run.
         own: Its own chains.
-        made: The ladders.
         beside: Draws of the own chains, then of the ladders.
         fitted: The transport, as it was trained.
     """
@@ -276,7 +354,7 @@ def _jumps(
         return None
     chains = hybrid_chains(own, transport, weighed)
     rows = spread_by_weight(theirs[:, num_tried:], context.num_chains, policy.mixed.heaviest)
-    start = unconstrained(space, made.explored.theta[rows][None], made.explored.reals[rows][None])
+    start = unconstrained(space, beside.theta[:, num_tried:][rows][None], beside.reals[:, num_tried:][rows][None])
     tried_jumps = _try(step_key, chains, chains.start(start_key, start), num_tried)
     return _Learned(transport, fitted, chains, tried_jumps.states, weighed, tried_jumps.row)
 

@@ -28,6 +28,7 @@ from terrazzo.engine.kept import Kept
 from terrazzo.engine.loop import Chains
 from terrazzo.inference.mixed import Explored, divergence_check, exploration_checks
 from terrazzo.inference.mixed_choice import described
+from terrazzo.inference.mixed_hunt import LOST
 from terrazzo.inference.mixed_weighing import bridge, evidence_checks, weighted_check
 from terrazzo.results.draws import Replicas
 from terrazzo.results.result import Result
@@ -217,12 +218,14 @@ class Reporter(NamedTuple):
         found: dict[str, LogZ] = {}
         checks: list[Check] = []
         if ready.explored is not None:
-            found["exploration"] = ready.explored.evidence
+            if not ready.explored.is_incomplete:
+                found["exploration"] = ready.explored.evidence
             checks += exploration_checks(self.target, ready.explored, theta, reals, self.policy)
         if ready.transport is not None:
             made, more = self._weighed(ready, theta, reals, found)
             found, checks = found | made, [*checks, *more]
-        return found, checks
+        lacks_a_mode = any(check.name == LOST and check.value > check.threshold for check in checks)
+        return {} if lacks_a_mode else found, checks
 
     def _weighed(
         self, ready: Ready, theta: np.ndarray, reals: np.ndarray, found: Mapping[str, LogZ]

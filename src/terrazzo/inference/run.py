@@ -35,7 +35,7 @@ from terrazzo.engine.kernels import Problem
 from terrazzo.engine.loop import Chains, buffer_length, placed, tune
 from terrazzo.errors import ConfigurationError
 from terrazzo.errors.arguments import key_of_seed
-from terrazzo.inference import mixed_default, sharing
+from terrazzo.inference import mixed_default, mixed_hunt, sharing
 from terrazzo.inference.drawing import Drawing
 from terrazzo.inference.mixed import Explored, ladders_ahead
 from terrazzo.inference.mixed_choice import Tried
@@ -258,7 +258,7 @@ class Run:
         else:
             explores = space.num_reals and s.exploration is not None and transport is None
             is_ahead = explores and not may_hang(self.target)
-            with compile_in_background(ladders_ahead(chains, s.chains) if is_ahead else iter(())):
+            with compile_in_background(self._ladders_ahead(chains) if is_ahead else iter(())):
                 states, chains = self._warm_up(chains, starts)
             rows: tuple[Tried, ...] = ()
             thin = s.thin or 1
@@ -290,6 +290,12 @@ class Run:
             transport=transport, weighed=weighed, explored=explored,
             setup=setup if is_default else None,
         )  # fmt: skip
+
+    def _ladders_ahead(self, chains: Chains) -> Iterator[Any]:
+        """Compiles what explores a mixed target."""
+        yield from ladders_ahead(chains, self.settings.chains)
+        if self.target.has_real_gradient:
+            yield from mixed_hunt.compile_ahead(self.target, weighed_target(chains), self.context.policy)
 
     def _chosen(self, chains: Chains, states: Any) -> Chosen:
         """What the default draws with on a mixed space."""

@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from terrazzo.runtime.compilation import jit
 from terrazzo.targets.interactions import evaluate
@@ -31,17 +31,20 @@ class Parts(eqx.Module):
     """The numbers that a target computes on the way, in float64; to be used while `jax.enable_x64` is on.
 
     Attributes:
-        target: The target.
+        target: The target, of discrete variables alone or of real ones alone.
         chosen: Which numbers, in the order of the computation; None for all of them.
     """
 
     target: Target
     chosen: tuple[int, ...] | None = eqx.field(static=True, default=None)
 
-    def __call__(self, theta: Int[Array, " dim"]) -> Float[Array, " part"]:
+    def __call__(self, position: Array) -> Float[Array, " part"]:
+        """The numbers at a configuration, or at unconstrained reals."""
         seen: list[Any] = []
-        closed = jax.make_jaxpr(untraced(self.target.log_prob))(theta)
-        run_wide(closed.jaxpr, closed.consts, [theta], seen)
+        of_reals = lambda y: self.target.log_density(jnp.zeros(0, jnp.int32), y)
+        function = of_reals if self.target.space.num_reals else untraced(self.target.log_prob)
+        closed = jax.make_jaxpr(function)(position)
+        run_wide(closed.jaxpr, closed.consts, [position], seen)
         small = [x.reshape(-1) for x in seen if x.size <= LARGEST and jnp.issubdtype(x.dtype, jnp.floating)]
         flat = jnp.concatenate([jnp.zeros(0), *small])
         flat = jnp.where(jnp.isnan(flat), -jnp.inf, flat)
@@ -49,35 +52,54 @@ class Parts(eqx.Module):
 
 
 @jit
-def _values(parts: Parts, theta: Array) -> Array:
-    return jax.lax.map(parts, theta, batch_size=64)
+def _values(parts: Parts, positions: Array) -> Array:
+    return jax.lax.map(parts, positions, batch_size=64)
 
 
 def parts_of(target: Target, most: int) -> Parts | None:
     """The parts that depend on most coordinates, at most so many that order configurations differently; None if none.
 
     Args:
-        target: A target that can be traced; to be called while `jax.enable_x64` is on.
+        target: A target of discrete variables that can be traced; to be called while `jax.enable_x64` is on.
         most: How many parts.
     """
     d, sizes, rng = target.space.num_dims, target.space.sizes, np.random.default_rng(0)
-    try:
-        shape = jax.eval_shape(Parts(target), jax.ShapeDtypeStruct((d,), jnp.int32)).shape
-    except Exception:  # a primitive that cannot be evaluated one by one
-        return None
-    if not 1 < shape[0] <= MOST_NUMBERS:
-        return None
     theta = rng.integers(0, sizes, (NUM_ORDERED, d), np.int32)
     sites = rng.permutation(d)[:MOST_CHANGED]
     changed = np.repeat(theta[:1], len(sites), axis=0)
     changed[np.arange(len(sites)), sites] = (changed[np.arange(len(sites)), sites] + 1) % sizes[sites]
-    values = np.asarray(_values(Parts(target), jnp.asarray(np.concatenate([theta, changed]))))
-    log_prob = evaluate(target, theta)
-    depends = (values[NUM_ORDERED:] != values[:1]).sum(axis=0)
+    return _chosen(target, theta, changed, evaluate(target, theta), most)
+
+
+def parts_of_reals(target: Target, y: np.ndarray, log_density: np.ndarray, most: int) -> Parts | None:
+    """As `parts_of`, of a target without discrete variables, told apart at unconstrained reals (point, real)."""
+    y, log_density = y[:NUM_ORDERED], log_density[:NUM_ORDERED]
+    coordinates = np.arange(min(y.shape[1], MOST_CHANGED))
+    changed = np.repeat(y[:1], len(coordinates), axis=0)
+    changed[coordinates, coordinates] += 0.1 * (1.0 + np.abs(changed[coordinates, coordinates]))
+    return _chosen(target, y, changed, log_density, most)
+
+
+def num_equations(target: Target) -> int:
+    """Equations of the density of a target without discrete variables, as JAX prints it."""
+    y = jax.ShapeDtypeStruct((target.space.num_reals,), jnp.result_type(float))
+    return str(jax.make_jaxpr(lambda y: target.log_density(jnp.zeros(0, jnp.int32), y))(y)).count(" = ")
+
+
+def _chosen(target: Target, points: np.ndarray, changed: np.ndarray, log_prob: np.ndarray, most: int) -> Parts | None:
+    """The parts, from random points and from the first of these with one coordinate changed each."""
+    try:
+        shape = jax.eval_shape(Parts(target), jax.ShapeDtypeStruct(points.shape[1:], points.dtype)).shape
+    except Exception:  # a primitive that cannot be evaluated one by one
+        return None
+    if not 1 < shape[0] <= MOST_NUMBERS:
+        return None
+    num, values = len(points), np.asarray(_values(Parts(target), jnp.asarray(np.concatenate([points, changed]))))
+    depends = (values[num:] != values[:1]).sum(axis=0)
     known = {_order(log_prob)}
     chosen: list[int] = []
     for number in np.argsort(-depends, kind="stable"):
-        order = _order(values[:NUM_ORDERED, number])
+        order = _order(values[:num, number])
         if depends[number] > 1 and order not in known and len(chosen) < most:
             known.add(order)
             chosen.append(int(number))

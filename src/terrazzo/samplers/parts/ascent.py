@@ -7,6 +7,7 @@ running conditionals pays little more than one evaluation a sweep.
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -172,3 +173,59 @@ def _by_running(target: Target, theta: Int[Array, " dim"]) -> Int[Array, " dim"]
         return theta.at[i].set(jnp.where(is_better, value, theta[i])), tables
 
     return jax.lax.fori_loop(0, target.space.num_dims, step, (theta, running.start(theta)))[0]
+
+
+class Density(eqx.Module):
+    """log pi at theta and unconstrained reals, with their Jacobian, as a function to climb."""
+
+    target: Target
+
+    def __call__(self, theta: Array, y: Array, part: Array) -> Float[Array, ""]:
+        return self.target.log_density(theta, y)
+
+
+class PartOfReals(eqx.Module):
+    """One of the parts of a target without discrete variables, as a function to climb."""
+
+    parts: Parts
+
+    def __call__(self, theta: Array, y: Array, part: Array) -> Float[Array, ""]:
+        return self.parts(y)[part]
+
+
+@jit
+def ascend_reals(
+    function: Density | PartOfReals,
+    theta: Int[Array, "row dim"],
+    y: Float[Array, "row real"],
+    which: Int[Array, " row"],
+    step: Float[Array, "row real"],
+    count: Int[Array, ""],
+) -> tuple[Float[Array, "row real"], Float[Array, " row"], Float[Array, "row real"]]:
+    """Ascends along the signs of slopes, at fixed theta: the best points, their values, and the last step sizes.
+
+    Each coordinate has a step size, longer by a fifth where the sign stays and half as long where it turns (Rprop;
+    Riedmiller & Braun 1993): scales that differ by orders of magnitude cost a few more steps.
+    """
+    evaluate = jax.vmap(jax.value_and_grad(function, argnums=1))
+
+    def body(i: Array, carry: tuple) -> tuple:
+        y, step, signs, best, highest = carry
+        values, slopes = evaluate(theta, y, which)
+        is_usable = (values > -jnp.inf) & (values < jnp.inf) & jnp.all(jnp.isfinite(slopes), axis=1)
+        is_better = is_usable & (values > highest)
+        best, highest = jnp.where(is_better[:, None], y, best), jnp.where(is_better, values, highest)
+        new = jnp.where(is_usable[:, None], jnp.sign(slopes), 0.0)
+        factor = jnp.where(new * signs > 0, 1.2, jnp.where(new * signs < 0, 0.5, 1.0))
+        step = step * jnp.where(is_usable[:, None], factor, 0.25)
+        return jnp.where(is_usable[:, None], y, best) + new * step, step, new, best, highest
+
+    first = (y, step, jnp.zeros_like(y), y, jnp.full(y.shape[0], -jnp.inf, y.dtype))
+    _, step, _, best, highest = jax.lax.fori_loop(0, count, body, first)
+    return best, highest, step
+
+
+@jit
+def curvature(function: Density, theta: Int[Array, " dim"], y: Float[Array, " real"]) -> Float[Array, "real real"]:
+    """The second derivatives of a density along the reals."""
+    return jax.hessian(function, argnums=1)(theta, y, jnp.zeros((), jnp.int32))
