@@ -62,12 +62,16 @@ def test_a_mode_that_only_a_part_shows_is_found():
     assert hunt.can_matter(0.0)[distance.argmin()]
 
 
-def test_what_is_flat_or_runs_away_is_no_top():
+def test_what_runs_away_is_no_top_and_what_is_flat_may_be_one():
     target = tz.Target(lambda x: -jnp.log1p(jnp.sum(x**2)) + jnp.minimum(x[0], 0.0), tz.real(2))
     hunt = hunted(target, np.random.default_rng(0).normal(size=(400, 2)))
     assert np.abs(hunt.found.reals).max() < 1.0
-    flat = hunted(tz.Target(lambda x: 0.0 * jnp.sum(x), tz.real(2), probe=False), np.ones((400, 2)))
-    assert len(flat.found.reals) == 0
+    box = lambda x: jnp.where(jnp.all(jnp.abs(x - 4.0) < 1.0), 9.0, jnp.sum(norm.logpdf(x, 0.0, 1.0)))
+    hunt = hunted(
+        tz.Target(box, tz.real(2), reference=wide_reference(2)), np.random.default_rng(0).normal(size=(400, 2))
+    )
+    assert hunt.log_density[0] == 9.0
+    assert np.abs(hunt.found.reals[0] - 4.0).max() < 1.0
 
 
 def share_error(weighed_modes=mixed_hunt.weighed_modes):

@@ -131,7 +131,7 @@ class Hunt:
             if is_over and i >= policy.mixed.least_batches:
                 break
             y, values, step = _climbed(Density(self.weighed), one, policy, policy.mixed.climbing_steps, self._spread)
-            is_top = (step < policy.mixed.first_step * self._spread).all(axis=1)  # else on its way, or nothing slopes
+            is_top = (step <= policy.mixed.first_step * self._spread).all(axis=1)  # or flat; others are on their way
             found = _joined(found, Configuration(one.theta, y))
             log_density = np.concatenate([log_density, np.where(is_top, values, -np.inf)])
             yield
