@@ -78,7 +78,7 @@ def share_error(weighed_modes=mixed_hunt.weighed_modes):
     """How far the share of a mode is off, of its own standard error and 1 %."""
     target = tz.Target(bumps([[0.0] * 3, [6.0] * 3], [1.0, 0.05], [1.0, 0.5]), tz.real(3))
     modes = weighed_modes(jax.random.key(0), target, np.full((1, 3), 6.0), NORMAL, CPU)
-    expected = mixed_hunt.CONTENT / (2.0 + mixed_hunt.CONTENT)  # 0.9 of 0.5 against 1
+    expected = CPU.mixed.content / (2.0 + CPU.mixed.content)  # 0.9 of 0.5 against 1
     return abs(modes.shares[0] - expected) / (modes.errors[0] + 0.01 * expected)
 
 
@@ -110,7 +110,7 @@ def test_where_nothing_curves_the_share_is_unknown():
 def test_draws_are_held_against_the_share_of_a_mode(inside, lost):
     rng = np.random.default_rng(0)
     modes = mixed_hunt.Modes(np.full((1, 2), 8.0), np.eye(2)[None], np.array([0.3]), np.array([0.01]))
-    is_there = rng.random((8, 500)) < inside / mixed_hunt.CONTENT
+    is_there = rng.random((8, 500)) < inside / CPU.mixed.content
     y = rng.normal(size=(8, 500, 2)) + 8.0 * is_there[..., None]
     space = tz.Space(x=tz.real(2))
     assert (mixed_hunt.lacking(space, modes, y, CPU) > 0.1) == lost

@@ -218,6 +218,7 @@ def test_code_of_one_target_is_freed_where_maps_run_short(monkeypatch):
     first, second = compilation.jit(lambda of, x: x + 1), compilation.jit(lambda of, x: 2 * x)
     kept = lambda: (first.num_compiled(), second.num_compiled())
     others = [0]
+    monkeypatch.setattr(compilation, "_groups", compilation._Groups())
     monkeypatch.setattr(compilation, "COUNT_EVERY", 1)
     monkeypatch.setattr(compilation, "num_maps", lambda: others[0] + 10_000 * sum(kept()))
     for size in (1, 2, 3):

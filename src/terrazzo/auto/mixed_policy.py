@@ -59,6 +59,13 @@ class MixedPolicy:
     first_step: float = 0.1
     """of what the draws spread: the first step uphill [the same]"""
 
+    box: float = 1e3
+    """spreads of the draws: the sides of a box that no mode fills; a top so low that even a box of it is negligible is
+    left alone [benchmarks/mixed_models.py occupancy]"""
+    content: float = 0.9
+    """of a Gaussian mode: lies in the ellipsoid whose mass is found [test_mixed_hunt: the share of a mode]"""
+    freedom: float = 5.0
+    """degrees: of the t distribution whose draws weigh a mode, with tails heavier than a Gaussian's [the same]"""
     least_learned: float = 0.1
     """of what a transport learns from: draws at the modes that ladders missed, at least and at most a half
     [test_mixed_hunt: modes that ladders miss]"""

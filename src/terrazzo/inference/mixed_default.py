@@ -42,8 +42,6 @@ from terrazzo.targets.target import Target
 from terrazzo.training import Fitted
 from terrazzo.transports import REGISTRY, AbstractTransport, sample_transport
 
-FAR = 1e100
-
 
 class Keys(NamedTuple):
     """JAX keys: of the trials, of the exploration, of learning."""
@@ -249,7 +247,8 @@ def _hunted(
 def _features(kept: Mapping[str, np.ndarray]) -> np.ndarray:
     """Codes, reals and log pi, (chain, draw, feature); a chain far out must not overflow squares of them."""
     found = np.concatenate([kept["theta"].astype(float), kept["reals"], kept["log_prob"][..., None]], axis=-1)
-    return np.clip(np.nan_to_num(found), -FAR, FAR)
+    far = np.finfo(float).max ** 0.25
+    return np.clip(np.nan_to_num(found), -far, far)
 
 
 def _thin(context: Context, row: Tried) -> int:

@@ -32,9 +32,6 @@ from terrazzo.verdict.coverage import Disagreement, compare, moments_of
 
 LOST = "share of the draws that a hunted mode lacks"
 STAYING = "other tops that chains stay at"
-BOX = 1e3
-CONTENT = 0.9  # of a Gaussian mode lies in the ellipsoid whose mass is found
-FREEDOM = 5.0  # of the t distribution that covers it
 
 
 class Modes(NamedTuple):
@@ -42,7 +39,7 @@ class Modes(NamedTuple):
 
     Attributes:
         places: Their tops, (mode, real) in unconstrained coordinates.
-        roots: y lies at a mode where |root (y - place)| is at most `radius`; (mode, real, real).
+        roots: y lies at a mode where |root (y - place)| is small enough (`inside`); (mode, real, real).
         shares: The share of all draws that must lie there; NaN where that is unknown.
         errors: Its standard error.
     """
@@ -53,15 +50,11 @@ class Modes(NamedTuple):
     errors: np.ndarray
 
 
-def radius(num_reals: int) -> float:
-    """That of the ellipsoid of a mode."""
-    return float(np.sqrt(stats.chi2.ppf(CONTENT, num_reals)))
-
-
-def inside(place: np.ndarray, root: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Which of the reals (..., real) lie at a mode."""
+def inside(place: np.ndarray, root: np.ndarray, y: np.ndarray, policy: Policy) -> np.ndarray:
+    """Which of the reals (..., real) lie in the ellipsoid of a mode."""
+    square = stats.chi2.ppf(policy.mixed.content, len(place))
     with np.errstate(invalid="ignore"):  # a draw at a bound is infinitely far
-        return (((y - place) @ root.T) ** 2).sum(axis=-1) <= radius(len(place)) ** 2
+        return (((y - place) @ root.T) ** 2).sum(axis=-1) <= square
 
 
 def generator(key: Array) -> np.random.Generator:
@@ -176,9 +169,9 @@ class Hunt:
         return _rows(found, np.array(kept, int))
 
     def can_matter(self, log_z: float) -> np.ndarray:
-        """Which tops are not negligible, were the density as high in a box of `BOX` spreads, and for all theta."""
+        """Which tops are not negligible, were the density as high in a large box, and for all theta."""
         sizes = self.weighed.space.sizes
-        volume = np.log(BOX * self._spread).sum() + np.log(np.maximum(sizes, 1)).sum()
+        volume = np.log(self.policy.mixed.box * self._spread).sum() + np.log(np.maximum(sizes, 1)).sum()
         return ~(self.log_density + volume <= log_z + np.log(self.policy.negligible))  # of an unknown log Z all are
 
 
@@ -245,14 +238,15 @@ def weighed_modes(key: Array, weighed: Target, places: np.ndarray, log_z: LogZ, 
         root = _root(np.asarray(curvature(density, jnp.zeros(0, jnp.int32), jnp.asarray(place))))
         share, error = np.nan, np.nan
         if root is not None:
-            x = rng.standard_t(FREEDOM, (policy.mode_draws, d))
-            log_q = stats.t.logpdf(x, FREEDOM).sum(axis=1) + np.linalg.slogdet(root)[1]
+            x = rng.standard_t(policy.mixed.freedom, (policy.mode_draws, d))
+            log_q = stats.t.logpdf(x, policy.mixed.freedom).sum(axis=1) + np.linalg.slogdet(root)[1]
             y = place + np.linalg.solve(root, x.T).T
             values = _climbed(density, Configuration(np.zeros((len(y), 0), np.int32), y), policy, 1)[1]
-            part = importance_summary(np.where(inside(place, root, y), values - log_q, -np.inf))
+            part = importance_summary(np.where(inside(place, root, y, policy), values - log_q, -np.inf))
             error = float(np.hypot(part.standard_error, np.nan_to_num(log_z.standard_error)))
             share = float(expit(part.log_z - log_z.log_z))
-            if expit(part.log_z + 3.0 * error - log_z.log_z) < policy.negligible:
+            most = expit(part.log_z + 3.0 * error - log_z.log_z)
+            if most < policy.negligible:
                 continue
         found.append((place, np.eye(d) if root is None else root, share, share * (1.0 - share) * error))
     if not found:
@@ -292,7 +286,7 @@ def lacking(space: Space, modes: Modes, reals: np.ndarray, policy: Policy) -> fl
     for place, root, share, error in zip(*modes, strict=True):
         if np.isnan(share):
             continue
-        each = inside(place, root, y).mean(axis=1)
+        each = inside(place, root, y, policy).mean(axis=1)
         seen, own = float(each.mean()), float(each.std(ddof=1) / np.sqrt(len(each))) if len(each) > 1 else 0.0
         if seen < share / 2 and share - seen > policy.mixed.most_errors * np.hypot(own, error):
             worst = max(worst, share - seen)
